@@ -1,0 +1,1 @@
+"""Floor 1: page bytes on a medium. Knows nothing of Redis, torch or an engine."""

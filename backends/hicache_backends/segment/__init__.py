@@ -1,0 +1,1 @@
+"""Pages in large preallocated files of equal slots, one writer each."""
