@@ -66,6 +66,11 @@ class PageStorage(ABC):
     def capabilities(self) -> Capabilities:
         """What this backend can do."""
 
+    @property
+    def media(self) -> tuple[bytes, ...]:
+        """Uuids of the media whose pages this process reads by location, nearest first."""
+        return ()
+
     @abstractmethod
     def put(
         self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline

@@ -1,0 +1,168 @@
+"""Finding and reading pages: own index first, then one question to the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryError, StaleEpoch
+from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
+from hicache_backends.pages import Pages
+from hicache_backends.storage import PageStorage
+from hicache_storage.throttle import LoadsFirst, RateCap
+from kvmanager.model import Lookup, State
+from kvmanager.registry import Registry
+
+_DOUBTFUL = (Reason.STALE_LOCATION, Reason.CHECKSUM, Reason.IO_ERROR)
+
+
+class Reader:
+    """The loads of one page store."""
+
+    def __init__(
+        self,
+        storage: PageStorage,
+        registry: Registry | None,
+        cap: RateCap,
+        turns: LoadsFirst,
+        batch_pages: int,
+    ) -> None:
+        self._storage = storage
+        self._registry = registry
+        self._cap = cap
+        self._turns = turns
+        self._batch_pages = batch_pages
+        self.second_looks = 0
+
+    def exists(self, digests: Sequence[bytes], deadline: Deadline) -> int:
+        """How many pages from the start are in the own index or known to the registry."""
+        held = self._storage.contains(digests)
+        if all(held):
+            return len(digests)
+        if self._registry is None:
+            return held.index(False)
+        missing = [digest for digest, here in zip(digests, held, strict=True) if not here]
+        found = self._ask(missing, deadline, prefix=True).prefix
+        if found == len(missing):
+            return len(digests)
+        return digests.index(missing[found])
+
+    def get(self, digests: Sequence[bytes], pages: Pages, deadline: Deadline) -> list[Outcome]:
+        """One outcome a page, in order; the whole call asks the registry at most twice."""
+        locations, reasons = self._locate(digests, deadline)
+        with self._turns.load():
+            outcomes = self._read(digests, pages, locations, deadline)
+            doubtful = [i for i, o in enumerate(outcomes) if o.reason in _DOUBTFUL and locations[i]]
+            if doubtful:
+                self._look_again(doubtful, digests, pages, locations, outcomes, deadline)
+        for i, reason in enumerate(reasons):
+            if reason is not None and outcomes[i].reason is Reason.NEVER_WRITTEN:
+                outcomes[i] = miss(reason)
+        return outcomes
+
+    def explain(self, digests: Sequence[bytes], deadline: Deadline) -> list[Outcome]:
+        """Why each page would be missed right now; reads no page."""
+        locations, reasons = self._locate(digests, deadline)
+        outcomes = []
+        for digest, location, reason in zip(digests, locations, reasons, strict=True):
+            here = Outcome(True) if location else self._storage.explain(digest)
+            if here.reason is Reason.NEVER_WRITTEN and reason is not None:
+                here = miss(reason)
+            outcomes.append(here)
+        return outcomes
+
+    def _read(
+        self, digests: Sequence[bytes], pages: Pages, locations: list[bytes], deadline: Deadline
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for start in range(0, len(digests), self._batch_pages):
+            part = slice(start, start + self._batch_pages)
+            chunk = pages[part]
+            if deadline.passed or not self._cap.take(len(chunk) * pages.page_bytes, deadline):
+                outcomes += [TIMED_OUT] * (len(digests) - start)
+                break
+            outcomes += self._storage.get(digests[part], chunk, deadline, locations[part])
+        return outcomes
+
+    def _locate(
+        self, digests: Sequence[bytes], deadline: Deadline
+    ) -> tuple[list[bytes], list[Reason | None]]:
+        """Locations of the pages that the own index lacks (b"" for the others), and why none."""
+        locations = [b""] * len(digests)
+        reasons: list[Reason | None] = [None] * len(digests)
+        if self._registry is not None:
+            held = self._storage.contains(digests)
+            absent = [i for i, here in enumerate(held) if not here]
+            if absent:
+                answer = self._ask([digests[i] for i in absent], deadline, prefix=False)
+                for i, location, reason in zip(
+                    absent, answer.locations, answer.reasons, strict=True
+                ):
+                    locations[i] = location
+                    reasons[i] = reason
+        return locations, reasons
+
+    def _ask(self, digests: list[bytes], deadline: Deadline, *, prefix: bool) -> Lookup:
+        """A lookup that answers whatever happens: no answer is a miss with its reason."""
+        registry = self._registry
+        assert registry is not None, "asked without a registry"  # noqa: S101 - narrows the type
+        try:
+            # half the time: what the own index knows must still be read before the deadline
+            share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
+            answer = registry.lookup(digests, self._storage.media, share, prefix=prefix)
+        except StaleEpoch:
+            return _nowhere(len(digests), Reason.NEVER_WRITTEN)
+        except RegistryError:
+            return _nowhere(len(digests), Reason.REGISTRY_DOWN)
+        if registry.state is State.REBUILDING:
+            rebuilt: list[Reason | None] = [
+                Reason.REGISTRY_REBUILDING if reason is Reason.NEVER_WRITTEN else reason
+                for reason in answer.reasons
+            ]
+            return Lookup(answer.locations, rebuilt)
+        return answer
+
+    def _look_again(
+        self,
+        doubtful: list[int],
+        digests: Sequence[bytes],
+        pages: Pages,
+        locations: list[bytes],
+        outcomes: list[Outcome],
+        deadline: Deadline,
+    ) -> None:
+        """Pages that were wrong where the registry said: moved since, or really bad?"""
+        self.second_looks += len(doubtful)
+        answer = self._ask([digests[i] for i in doubtful], deadline, prefix=False)
+        moved = []
+        for i, fresh in zip(doubtful, answer.locations, strict=True):
+            if fresh and fresh != locations[i]:
+                locations[i] = fresh
+                moved.append(i)
+            elif fresh and outcomes[i].reason is not Reason.IO_ERROR:
+                self._report(digests[i], fresh, deadline)
+            elif fresh:
+                continue  # the trouble may be this host's alone
+            else:
+                outcomes[i] = miss(Reason.STALE_LOCATION)
+        if moved:
+            again = self._storage.get(
+                [digests[i] for i in moved],
+                pages[moved],
+                deadline,
+                [locations[i] for i in moved],
+            )
+            for i, outcome in zip(moved, again, strict=True):
+                outcomes[i] = outcome
+
+    def _report(self, digest: bytes, location: bytes, deadline: Deadline) -> None:
+        if self._registry is None:
+            return
+        try:
+            self._registry.report_bad(digest, location, deadline)
+        except RegistryError:
+            return  # the next reader will find it as bad and report it again
+
+
+def _nowhere(n: int, reason: Reason) -> Lookup:
+    return Lookup([b""] * n, [reason] * n)

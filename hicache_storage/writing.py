@@ -1,0 +1,132 @@
+"""Storing pages: claim, write, make known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryError, StorageError
+from hicache_backends.outcomes import TIMED_OUT, Outcome
+from hicache_backends.pages import Pages
+from hicache_backends.storage import PageEntry, PageStorage
+from hicache_storage.throttle import LoadsFirst, RateCap
+from kvmanager.model import Claim, Published
+from kvmanager.registry import Registry
+
+STORED_BY_OTHERS = Outcome(True, detail="stored by another process", existed=True)
+BEING_WRITTEN_ELSEWHERE = Outcome(True, detail="being written elsewhere", existed=True)
+
+
+class Writer:
+    """The stores of one page store."""
+
+    def __init__(
+        self,
+        storage: PageStorage,
+        registry: Registry | None,
+        cap: RateCap,
+        turns: LoadsFirst,
+        batch_pages: int,
+    ) -> None:
+        self._storage = storage
+        self._registry = registry
+        self._cap = cap
+        self._turns = turns
+        self._batch_pages = batch_pages
+
+    def set(
+        self, digests: Sequence[bytes], pages: Pages, parent: bytes, deadline: Deadline
+    ) -> list[Outcome]:
+        """One outcome a page, in order. `parent`: the digest before the first page."""
+        parents = [parent, *digests[:-1]]
+        outcomes: list[Outcome] = []
+        for start in range(0, len(digests), self._batch_pages):
+            part = slice(start, start + self._batch_pages)
+            chunk = pages[part]
+            self._turns.before_store(deadline)
+            if deadline.passed or not self._cap.take(len(chunk) * pages.page_bytes, deadline):
+                outcomes += [TIMED_OUT] * (len(digests) - start)
+                break
+            outcomes += self._set_chunk(digests[part], chunk, parents[part], deadline)
+        return outcomes
+
+    def _set_chunk(
+        self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
+    ) -> list[Outcome]:
+        token, claims = self._claim(digests, deadline)
+        mine = [i for i, claim in enumerate(claims) if claim is Claim.GRANTED]
+        outcomes = [
+            BEING_WRITTEN_ELSEWHERE if claim is Claim.ELSEWHERE else STORED_BY_OTHERS
+            for claim in claims
+        ]
+        if not mine:
+            return outcomes
+        chosen = [digests[i] for i in mine]
+        their_parents = [parents[i] for i in mine]
+        try:
+            written = self._storage.put(chosen, pages[mine], their_parents, deadline)
+        except StorageError:
+            self._abort(chosen, token, deadline)
+            raise
+        for i, outcome in zip(mine, written, strict=True):
+            outcomes[i] = outcome
+        self._publish(chosen, their_parents, written, token, deadline)
+        return outcomes
+
+    def _claim(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[bytes, list[Claim]]:
+        """Who may write what. Pages that are here already are put again: that touches them."""
+        everything = [Claim.GRANTED] * len(digests)
+        if self._registry is None or not self._storage.capabilities.shared:
+            return b"", everything
+        held = self._storage.contains(digests)
+        absent = [i for i, here in enumerate(held) if not here]
+        if not absent:
+            return b"", everything
+        try:
+            token, claims = self._registry.claim([digests[i] for i in absent], deadline)
+        except RegistryError:
+            return b"", everything  # two copies of a page are a waste, not a fault
+        for i, claim in zip(absent, claims, strict=True):
+            everything[i] = claim
+        return token, everything
+
+    def _publish(
+        self,
+        digests: list[bytes],
+        parents: list[bytes],
+        written: list[Outcome],
+        token: bytes,
+        deadline: Deadline,
+    ) -> None:
+        if self._registry is None:
+            return
+        fresh = [
+            PageEntry(digest, parent, outcome.location)
+            for digest, parent, outcome in zip(digests, parents, written, strict=True)
+            if outcome.ok and not outcome.existed
+        ]
+        failed = [d for d, outcome in zip(digests, written, strict=True) if not outcome.ok]
+        if failed:
+            self._abort(failed, token, deadline)
+        if not fresh:
+            return
+        try:
+            # late is better than never: the page is written, only its announcement is missing
+            answers = self._registry.publish(fresh, token, _at_least(deadline, 1000))
+        except RegistryError:
+            return  # the session has journalled it
+        lost = [e.digest for e, a in zip(fresh, answers, strict=True) if a is Published.DUPLICATE]
+        if lost:
+            self._storage.remove(lost)
+
+    def _abort(self, digests: list[bytes], token: bytes, deadline: Deadline) -> None:
+        if self._registry is None or not token:
+            return
+        try:
+            self._registry.abort(digests, token, _at_least(deadline, 100))
+        except RegistryError:
+            return  # the claim ends by itself
+
+
+def _at_least(deadline: Deadline, ms: float) -> Deadline:
+    return deadline if deadline.remaining_ms() >= ms else Deadline.after_ms(ms)
