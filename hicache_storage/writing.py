@@ -76,7 +76,7 @@ class Writer:
     def _claim(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[bytes, list[Claim]]:
         """Who may write what. Pages that are here already are put again: that touches them."""
         everything = [Claim.GRANTED] * len(digests)
-        if self._registry is None or not self._storage.capabilities.shared:
+        if self._registry is None or not self._storage.capabilities.locations:
             return b"", everything
         held = self._storage.contains(digests)
         absent = [i for i, here in enumerate(held) if not here]
