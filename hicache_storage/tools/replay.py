@@ -1,0 +1,192 @@
+"""Replays a request trace through several real processes that share one directory of pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from hicache_backends.errors import StorageError
+from hicache_backends.segment.format import ALIGNMENT
+from hicache_storage.tools.replay_corrupt import asked_again, flip_bits
+from hicache_storage.tools.replay_plan import (
+    NodeOrders,
+    NodeReport,
+    ReplayPlan,
+    ReplayResult,
+    pages_of,
+    replay_namespace,
+)
+from hicache_storage.tools.traces import predecessors, read_chains
+
+Chains = list[tuple[int, ...]]
+Progress = Callable[[int], None]
+_EXIT_SECONDS = 30
+_LINE_REQUESTS = 16  # of one command where processes run at their own pace
+
+
+class NodeProcess:
+    """A child process that replays; ended with this object's context."""
+
+    def __init__(self, orders: NodeOrders) -> None:
+        self._name = f"process {orders.node} of the replay"
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "hicache_storage.tools.replay_node"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        assert self._child.stdin is not None  # noqa: S101 - both are pipes
+        assert self._child.stdout is not None  # noqa: S101
+        self._commands: IO[str] = self._child.stdin
+        self._answers: IO[str] = self._child.stdout
+        self._send(json.dumps(dataclasses.asdict(orders)))
+
+    def __enter__(self) -> NodeProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(BrokenPipeError):
+            self._commands.close()
+        try:
+            self._child.wait(timeout=_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._answers.close()
+
+    def ask(self, command: str) -> str:
+        """One command, one answer."""
+        self._send(command)
+        return self.answer()
+
+    def answer(self) -> str:
+        """The next line that the process writes. Raises StorageError if it died."""
+        line = self._answers.readline()
+        if not line:
+            raise StorageError(f"{self._name} ended with status {self._child.wait()}")
+        return line.rstrip("\n")
+
+    def _send(self, line: str) -> None:
+        try:
+            self._commands.write(line + "\n")
+            self._commands.flush()
+        except BrokenPipeError:
+            raise StorageError(f"{self._name} ended with status {self._child.wait()}") from None
+
+
+def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> ReplayResult:
+    """Run a plan. `progress` is called with requests done since its last call, from any thread.
+
+    Raises ConfigError for a bad trace or plan, StorageError if a process dies.
+    """
+    began = time.monotonic()
+    chains = read_chains(plan.trace)
+    before = predecessors(chains)
+    with _directory(plan) as directory, ExitStack() as stack:
+        front_blocks = pages_of(plan.front, len(before), "front") if plan.front else 0
+        nodes = [
+            stack.enter_context(NodeProcess(orders))
+            for orders in _orders(plan, directory, len(before), front_blocks)
+        ]
+        for node in nodes:
+            node.answer()  # ready
+        half = len(chains) // 2 if plan.corrupt else len(chains)
+        _drive(nodes, range(half), plan.concurrent, progress)
+        corrupted = 0
+        if plan.corrupt:
+            wanted = asked_again(chains, half, plan.nodes, front_blocks)
+            resident = _resident(nodes)
+            targets = [b for b in wanted if resident[b] == 1][: plan.corrupt]
+            fingerprint = replay_namespace(plan.block_bytes).fingerprint
+            corrupted = flip_bits(directory, fingerprint, plan.block_bytes, targets)
+            _drive(nodes, range(half, len(chains)), plan.concurrent, progress)
+        resident = _resident(nodes)
+        reports = [NodeReport.from_json(json.loads(node.ask("end"))) for node in nodes]
+    return ReplayResult(
+        total=NodeReport.sum(reports),
+        nodes=reports,
+        unique_blocks=len(before),
+        resident_pages=resident.total(),
+        stranded_pages=sum(n for b, n in resident.items() if _stranded(b, before, resident)),
+        corrupted_pages=corrupted,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _drive(
+    nodes: Sequence[NodeProcess], requests: range, concurrent: bool, progress: Progress
+) -> None:
+    """Send each request to process i mod N: one after another, or each process at its own pace."""
+    if not concurrent:
+        for request in requests:
+            nodes[request % len(nodes)].ask(str(request))
+            progress(1)
+        return
+
+    def run_share(number: int) -> None:
+        share = [request for request in requests if request % len(nodes) == number]
+        for start in range(0, len(share), _LINE_REQUESTS):
+            line = share[start : start + _LINE_REQUESTS]
+            nodes[number].ask(" ".join(map(str, line)))
+            progress(len(line))
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(run_share, range(len(nodes))))
+
+
+def _orders(
+    plan: ReplayPlan, directory: Path, unique: int, front_blocks: int
+) -> Iterator[NodeOrders]:
+    """What each process is told. Without a capacity there is room for every block twice."""
+    pages = pages_of(plan.capacity, unique, "capacity") if plan.capacity else 2 * unique + 4096
+    slot_bytes = -(-plan.block_bytes // ALIGNMENT) * ALIGNMENT
+    registry_dir = directory / ".registry"
+    registry_dir.mkdir(exist_ok=True)
+    for node in range(plan.nodes):
+        yield NodeOrders(
+            trace=str(plan.trace),
+            node=node,
+            nodes=plan.nodes,
+            block_bytes=plan.block_bytes,
+            directory=str(directory),
+            capacity_bytes=pages * slot_bytes,
+            front_blocks=front_blocks,
+            registry=plan.registry or ("embedded" if plan.nodes > 1 else None),
+            registry_dir=str(registry_dir),
+        )
+
+
+def _resident(nodes: Sequence[NodeProcess]) -> Counter[int]:
+    """In how many stores each block of the trace lies."""
+    counts: Counter[int] = Counter()
+    for node in nodes:
+        blocks: Any = json.loads(node.ask("resident"))
+        counts.update(blocks)
+    return counts
+
+
+def _stranded(block: int, before: dict[int, int | None], resident: Counter[int]) -> bool:
+    parent = before[block]
+    return parent is not None and parent not in resident
+
+
+@contextmanager
+def _directory(plan: ReplayPlan) -> Iterator[Path]:
+    if plan.directory is not None:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        yield plan.directory
+        return
+    with tempfile.TemporaryDirectory(prefix="hicache-replay-") as directory:
+        yield Path(directory)

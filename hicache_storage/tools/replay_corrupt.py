@@ -1,0 +1,64 @@
+"""Damage done on purpose: one bit of stored pages flipped in the segment files, past the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hicache_backends.identity import page_digests
+from hicache_backends.segment.format import ALIGNMENT, RECORD
+from hicache_storage.tools.content import page_key
+from hicache_storage.tools.replay_front import Front
+
+
+def asked_again(
+    chains: Sequence[Sequence[int]], start: int, nodes: int, front_blocks: int
+) -> Iterator[int]:
+    """The distinct blocks that requests from `start` on ask of the store, soonest first."""
+    fronts = [Front(front_blocks) for _ in range(nodes)]
+    seen: set[int] = set()
+    for number, chain in enumerate(chains):
+        front = fronts[number % nodes]
+        held = front.prefix(chain) if front_blocks else 0
+        if number >= start:
+            for block in chain[held:]:
+                if block not in seen:
+                    seen.add(block)
+                    yield block
+        if front_blocks:
+            front.touch(chain)
+
+
+def flip_bits(directory: Path, fingerprint: bytes, page_bytes: int, blocks: Sequence[int]) -> int:
+    """Flip one bit in the newest stored page of each block; how many were found and flipped.
+
+    `fingerprint`: of the namespace that the pages were written under.
+    """
+    digests = page_digests(fingerprint, [page_key(block) for block in blocks])
+    wanted = dict(zip(digests, blocks, strict=True))
+    slot_bytes = -(-page_bytes // ALIGNMENT) * ALIGNMENT
+    newest: dict[int, tuple[int, Path, int]] = {}
+    for index in directory.glob("*/*/seg-*.index"):
+        records = np.fromfile(index, dtype=RECORD)
+        for slot in np.flatnonzero(records["bytes"]).tolist():
+            record = records[slot]
+            block = wanted.get(record["digest"].tobytes())
+            if block is not None:
+                place = (int(record["generation"]), index.with_suffix(".data"), slot)
+                newest[block] = max(newest.get(block, place), place)
+    for block, (_, data, slot) in newest.items():
+        _flip_bit(data, slot * slot_bytes + block % page_bytes, block % 8)
+    return len(newest)
+
+
+def _flip_bit(path: Path, offset: int, bit: int) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        byte = os.pread(fd, 1, offset)[0]
+        os.pwrite(fd, bytes([byte ^ (1 << bit)]), offset)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

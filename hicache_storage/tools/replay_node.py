@@ -1,0 +1,204 @@
+"""One process of a replay: its own page store on the shared directory, told what to do by lines.
+
+Standard input: the orders as one JSON line, then commands; standard output: one line a command.
+Numbers separated by spaces: replay these requests, answered by how many. "resident": the blocks
+in the own index. "end": the report. Pages never pass through these pipes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hicache_backends.identity import page_digests
+from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
+from hicache_backends.outcomes import Outcome, Reason
+from hicache_storage.page_store import PageStore
+from hicache_storage.tools.content import PageContent, page_key, page_memory
+from hicache_storage.tools.replay_front import Front
+from hicache_storage.tools.replay_plan import NodeOrders, NodeReport, replay_namespace
+from hicache_storage.tools.traces import read_chains
+from kvmanager.connect import connect_registry
+from kvmanager.model import Member
+from kvmanager.options import RegistryOptions
+from kvmanager.registry import Registry
+
+SLICE_BYTES = 256 << 20
+"""Chains longer than this are replayed in slices, to bound the memory of a process."""
+
+
+class Node:
+    """Replays requests against a page store and compares every page that it reads."""
+
+    def __init__(
+        self,
+        store: PageStore,
+        storage: NvmeStorage,
+        chains: Sequence[tuple[int, ...]],
+        orders: NodeOrders,
+    ) -> None:
+        self.report = NodeReport()
+        self._store = store
+        self._storage = storage
+        self._chains = chains
+        self._front = Front(orders.front_blocks) if orders.front_blocks else None
+        self._content = PageContent(orders.block_bytes)
+        self._fingerprint = replay_namespace(orders.block_bytes).fingerprint
+        longest = max(len(chain) for chain in chains)
+        self._slice = min(longest, max(1, SLICE_BYTES // orders.block_bytes))
+        self._memory = page_memory(self._slice, orders.block_bytes)
+        self._rows = list(self._memory)
+
+    def request(self, number: int) -> None:
+        """Look the chain up, read what is found, store the rest."""
+        chain = self._chains[number]
+        held = self._front.prefix(chain) if self._front else 0
+        rest = chain[held:]
+        read = self._load(rest) if rest else []
+        prefix = read.index(False) if False in read else len(read)
+        self._save(chain, held, [*read, *[False] * (len(rest) - len(read))])
+        if self._front:
+            self._front.touch(chain)
+        self.report.requests += 1
+        self.report.block_refs += len(chain)
+        self.report.front_hits += held
+        self.report.prefix_hits += held + prefix
+
+    def resident(self) -> list[int]:
+        """The blocks of the trace that the own index holds."""
+        blocks = list(dict.fromkeys(block for chain in self._chains for block in chain))
+        present = self._storage.contains(page_digests(self._fingerprint, _keys(blocks)))
+        return [block for block, there in zip(blocks, present, strict=True) if there]
+
+    def _load(self, blocks: Sequence[int]) -> list[bool]:
+        """Whether each block from the start was read right, as far as `exists` found them."""
+        keys = _keys(blocks)
+        began = time.perf_counter()
+        found = self._store.exists(keys)
+        self.report.exists_seconds += time.perf_counter() - began
+        read: list[bool] = []
+        for start in range(0, found, self._slice):
+            end = min(found, start + self._slice)
+            read += self._read(blocks[start:end], keys[start:end])
+        if found < len(keys):
+            self._count_miss(self._store.explain(keys[found : found + 1]))
+        return read
+
+    def _read(self, blocks: Sequence[int], keys: list[str]) -> list[bool]:
+        own = self._storage.contains(page_digests(self._fingerprint, keys))
+        began = time.perf_counter()
+        outcomes = self._store.get(keys, self._rows[: len(keys)])
+        self.report.get_seconds += time.perf_counter() - began
+        hit = np.fromiter(map(bool, outcomes), np.bool_, len(keys))
+        wrong = self._content.wrong(blocks, self._memory[: len(keys)]) & hit
+        self.report.wrong_pages += int(wrong.sum())
+        self.report.remote_hits += int((hit & ~np.array(own)).sum())
+        self._count_miss(outcomes)
+        read: list[bool] = (hit & ~wrong).tolist()
+        return read
+
+    def _save(self, chain: Sequence[int], held: int, stored: Sequence[bool]) -> None:
+        """Store what is not `stored` of the chain behind the `held` blocks, run by run."""
+        for start, end in _runs(stored, self._slice):
+            first = held + start
+            blocks = chain[first : held + end]
+            self._content.fill(blocks, self._memory[: len(blocks)])
+            parent = page_key(chain[first - 1]) if first else None
+            keys = _keys(blocks)
+            began = time.perf_counter()
+            outcomes = self._store.set(keys, self._rows[: len(keys)], parent=parent)
+            self.report.set_seconds += time.perf_counter() - began
+            kept = sum(o.ok for o in outcomes)
+            existed = sum(o.existed for o in outcomes)
+            self.report.pages_existed += existed
+            self.report.pages_written += kept - existed
+            self.report.set_failures += len(outcomes) - kept
+
+    def _count_miss(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            if not outcome.ok and outcome.reason:
+                self.report.misses[outcome.reason.value] += 1
+                self.report.checksum_misses += outcome.reason is Reason.CHECKSUM
+
+
+def _keys(blocks: Sequence[int]) -> list[str]:
+    return [page_key(block) for block in blocks]
+
+
+def _runs(stored: Sequence[bool], longest: int) -> list[tuple[int, int]]:
+    """Half-open ranges of what is not stored, each of at most `longest`."""
+    runs: list[tuple[int, int]] = []
+    for n, there in enumerate(stored):
+        if there:
+            continue
+        if runs and runs[-1][1] == n and n - runs[-1][0] < longest:
+            runs[-1] = (runs[-1][0], n + 1)
+        else:
+            runs.append((n, n + 1))
+    return runs
+
+
+def open_node(orders: NodeOrders) -> tuple[PageStore, NvmeStorage]:
+    """The page store of this process on the shared directory."""
+    namespace = replay_namespace(orders.block_bytes)
+    options = NvmeOptions(paths=(orders.directory,), capacity_bytes=orders.capacity_bytes)
+    storage = open_nvme(namespace, options, shared=orders.registry is not None)
+    registry: Registry | None = None
+    if orders.registry is not None:
+        member = Member(
+            process=uuid.uuid4().bytes,
+            host=socket.gethostname(),
+            server=f"replay-{orders.node}",
+            store=storage.store,
+            medium=storage.medium,
+        )
+        registry = connect_registry(
+            orders.registry,
+            namespace,
+            member,
+            entries=storage.entries,
+            options=RegistryOptions(
+                touch_interval_ms=orders.touch_interval_ms, embedded_dir=orders.registry_dir
+            ),
+        )
+    return PageStore(storage, namespace, registry=registry), storage
+
+
+def serve(commands: IO[str], answers: IO[str]) -> None:
+    """Obey until "end" or the end of the input."""
+    orders = NodeOrders.from_json(json.loads(commands.readline()))
+    chains = read_chains(Path(orders.trace))
+    store, storage = open_node(orders)
+    with store:
+        node = Node(store, storage, chains, orders)
+        _answer(answers, "ready")
+        for line in commands:
+            command = line.strip()
+            if command == "resident":
+                _answer(answers, json.dumps(node.resident()))
+            elif command == "end":
+                _answer(answers, json.dumps(dataclasses.asdict(node.report)))
+                return
+            else:
+                numbers = [int(n) for n in command.split()]
+                for number in numbers:
+                    node.request(number)
+                _answer(answers, str(len(numbers)))
+
+
+def _answer(answers: IO[str], line: str) -> None:
+    answers.write(line + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin, sys.stdout)

@@ -1,0 +1,161 @@
+"""What a replay was asked to do, what a process of it is told, and what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hicache_backends.errors import ConfigError
+from hicache_backends.identity import Namespace
+
+TOUCH_INTERVAL_MS = 250
+"""Replayed time is compressed: a trace's hour passes in about a minute, so access times in the
+registry are stamped a few times a second instead of once a minute."""
+TOKENS_PER_BLOCK = 512
+"""Of the published traces."""
+
+
+def replay_namespace(block_bytes: int) -> Namespace:
+    """The namespace of replayed pages."""
+    return Namespace(
+        model="trace-replay",
+        revision="content-1",
+        kv_dtype="uint8",
+        layout="block",
+        page_tokens=TOKENS_PER_BLOCK,
+        page_bytes=block_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """`capacity` and `front`: a number of pages ("5000") or a share of the unique blocks ("10%").
+
+    `directory`: where the stores lie; None for a temporary one that is removed afterwards.
+    `registry`: an endpoint; None for "embedded" where several processes share, none for one.
+    """
+
+    trace: Path
+    nodes: int = 1
+    block_bytes: int = 4096
+    capacity: str | None = None
+    front: str | None = None
+    concurrent: bool = False
+    corrupt: int = 0
+    directory: Path | None = None
+    registry: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= 256:
+            raise ConfigError(f"nodes must be 1 to 256, not {self.nodes}")
+        if self.corrupt < 0:
+            raise ConfigError(f"corrupt must be 0 or more pages, not {self.corrupt}")
+
+
+def pages_of(amount: str, unique: int, option: str) -> int:
+    """Pages meant by "5000" or "10%" of `unique`; at least 1. Raises ConfigError."""
+    try:
+        pages = unique * float(amount[:-1]) / 100 if amount.endswith("%") else int(amount)
+    except ValueError:
+        raise ConfigError(
+            f"{option} is a number of pages or a percentage, not {amount!r}"
+        ) from None
+    if not 0 < pages < 2**40:
+        raise ConfigError(f"{option} must be above 0, not {amount!r}")
+    return max(1, int(pages))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrders:
+    """What one process of a replay is told at its start, as JSON on its standard input."""
+
+    trace: str
+    node: int
+    nodes: int
+    block_bytes: int
+    directory: str
+    capacity_bytes: int
+    front_blocks: int
+    registry: str | None
+    registry_dir: str
+    touch_interval_ms: int = TOUCH_INTERVAL_MS
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> NodeOrders:
+        return cls(**raw)
+
+
+@dataclass(slots=True)
+class NodeReport:
+    """What one process counted, and its seconds inside the store's calls."""
+
+    requests: int = 0
+    block_refs: int = 0
+    prefix_hits: int = 0
+    front_hits: int = 0
+    remote_hits: int = 0
+    wrong_pages: int = 0
+    checksum_misses: int = 0
+    pages_written: int = 0
+    pages_existed: int = 0
+    set_failures: int = 0
+    exists_seconds: float = 0.0
+    get_seconds: float = 0.0
+    set_seconds: float = 0.0
+    misses: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def sum(cls, reports: Sequence[NodeReport]) -> NodeReport:
+        """All of them together."""
+        total = cls()
+        for name in (f.name for f in dataclasses.fields(cls)):
+            start = Counter[str]() if name == "misses" else 0
+            setattr(total, name, sum((getattr(r, name) for r in reports), start))
+        return total
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> NodeReport:
+        return cls(**{**raw, "misses": Counter(raw["misses"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The figures of a replay. `nodes`: one report a process; `total`: their sum."""
+
+    total: NodeReport
+    nodes: list[NodeReport]
+    unique_blocks: int
+    resident_pages: int
+    stranded_pages: int
+    corrupted_pages: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The published keys first."""
+        t = self.total
+        return {
+            "requests": t.requests,
+            "block_refs": t.block_refs,
+            "unique_blocks": self.unique_blocks,
+            "prefix_hits": t.prefix_hits,
+            "prefix_hit_percent": round(100 * t.prefix_hits / max(1, t.block_refs), 2),
+            "front_hits": t.front_hits,
+            "remote_hits": t.remote_hits,
+            "wrong_pages": t.wrong_pages,
+            "stranded_pages": self.stranded_pages,
+            "checksum_misses": t.checksum_misses,
+            "seconds": round(self.seconds, 3),
+            "misses": dict(sorted(t.misses.items())),
+            "resident_pages": self.resident_pages,
+            "corrupted_pages": self.corrupted_pages,
+            "pages_written": t.pages_written,
+            "pages_existed": t.pages_existed,
+            "set_failures": t.set_failures,
+            "exists_seconds": round(t.exists_seconds, 3),
+            "get_seconds": round(t.get_seconds, 3),
+            "set_seconds": round(t.set_seconds, 3),
+        }
