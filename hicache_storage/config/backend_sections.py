@@ -1,0 +1,160 @@
+"""The sections of the backends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, SecretStr
+
+from hicache_storage.config.fields import Batch, Count, Depth, Millis, Section, Size, Strings
+from hicache_storage.options import MAX_DEPTH, Mode, StoreOptions
+
+_STORE = StoreOptions()
+
+
+class BackendSection(Section):
+    """What every backend section takes."""
+
+    page_size: Count | None = Field(
+        default=None, description="Tokens of a page; None: as the engine says"
+    )
+    prefetch_depth: Depth = Field(
+        default=_STORE.prefetch_depth,
+        description=f'Chunks of a prefetch in flight, 1 to {MAX_DEPTH}, or "auto" to follow '
+        "measured throughput",
+    )
+    batch_get_size: Batch = Field(
+        default=_STORE.batch_get_size, description="Pages of one read call; longer calls are split"
+    )
+    batch_set_size: Batch = Field(
+        default=_STORE.batch_set_size, description="Pages of one write call; longer calls are split"
+    )
+    timeout_ms: Millis = Field(
+        default=_STORE.timeout_ms, description="Deadline of a call that names none, milliseconds"
+    )
+    mode: Mode = Field(
+        default=_STORE.mode, description="What calls may do: off, read or read_write"
+    )
+    max_read_bytes_per_s: Size | None = Field(
+        default=_STORE.max_read_bytes_per_s, description="Cap on reads, per process; None: no cap"
+    )
+    max_write_bytes_per_s: Size | None = Field(
+        default=_STORE.max_write_bytes_per_s, description="Cap on writes, per process; None: no cap"
+    )
+    max_queued_bytes: Size = Field(
+        default=_STORE.max_queued_bytes,
+        description="Prefetches waiting beyond this are refused, bytes per process",
+    )
+
+
+class MemorySection(BackendSection):
+    """Pages in this process's memory: for tests and for trying things out."""
+
+    capacity: Size | None = Field(
+        default=None,
+        description="Bytes kept, per process; None: a quarter of the memory it may use",
+    )
+
+
+class TransferSection(BackendSection):
+    """What every backend that moves bytes to a medium takes."""
+
+    zero_copy: Literal["auto", "never"] = Field(
+        default="auto",
+        description="Move bytes between medium and caller's buffer; never: by way of a staging "
+        "buffer, so that a call returns by its deadline even when the medium hangs",
+    )
+    max_transfer_bytes: Size = Field(default=16 << 20, description="Largest single transfer, bytes")
+
+
+class SegmentSection(TransferSection):
+    """What the backends over segment files take."""
+
+    capacity: Size | None = Field(
+        default=None,
+        description="Bytes kept in each path, all processes together; None: 80 % of free",
+    )
+    free_floor: Size | None = Field(
+        default=None, description="Bytes of the file system left free; None: 5 % of its size"
+    )
+    segment_bytes: Size | None = Field(
+        default=None, description="Size of one segment file; None: from the capacity"
+    )
+
+
+class NvmeSection(SegmentSection):
+    """Local disks."""
+
+    path: str | None = Field(default=None, min_length=1, description="Directory of the store")
+    paths: Strings | None = Field(
+        default=None,
+        min_length=1,
+        description='Directories on several drives, instead of path (a list, or "/a:/b")',
+    )
+    io_engine: Literal["auto", "native", "posix"] = Field(
+        default="auto",
+        description="native: the C extension; posix: pure Python, slower; auto: as built",
+    )
+    io_mode: Literal["auto", "direct", "buffered"] = Field(
+        default="auto", description="direct: past the page cache; auto: where alignment allows"
+    )
+    create: bool = Field(default=True, description="Create a missing directory")
+
+
+class ThreeFsSection(SegmentSection):
+    """A 3FS cluster through its mount."""
+
+    mount_point: str | None = Field(
+        default=None, min_length=1, description="Directory on the 3FS mount"
+    )
+    cluster_id: str | None = Field(
+        default=None, min_length=1, description="Name of the cluster; names the medium"
+    )
+    token: SecretStr | None = Field(default=None, description="Access token")
+    token_file: str | None = Field(default=None, description="File that holds the token")
+    io_engine: Literal["auto", "usrbio", "fuse"] = Field(
+        default="auto",
+        description="usrbio: the user-space ring, or fail; fuse: the mount; auto: either",
+    )
+
+
+class MooncakeSection(TransferSection):
+    """A Mooncake store."""
+
+    master: str | None = Field(default=None, min_length=1, description="host:port of the master")
+    metadata_server: str = Field(default="P2PHANDSHAKE", description="Mooncake's metadata server")
+    local_hostname: str | None = Field(default=None, description="Name of this host for its peers")
+    protocol: Literal["tcp", "rdma"] = Field(default="tcp", description="Transport")
+    device: str = Field(default="", description="RDMA device; empty: chosen by Mooncake")
+    segment_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Memory given to the cluster; 0: a pure client"
+    )
+
+
+class FsspecSection(TransferSection):
+    """Any fsspec file system."""
+
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        repr=False,
+        description="Where pages go, such as s3://bucket/prefix",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, repr=False, description="Arguments of the fsspec file system"
+    )
+
+
+class CustomSection(BackendSection):
+    """A backend of another distribution; its own keys are checked when it opens."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+BACKENDS: dict[str, type[BackendSection]] = {
+    "3fs": ThreeFsSection,
+    "fsspec": FsspecSection,
+    "memory": MemorySection,
+    "mooncake": MooncakeSection,
+    "nvme": NvmeSection,
+}

@@ -1,0 +1,184 @@
+"""The whole configuration, and what each part of the library is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
+
+from hicache_backends.errors import ConfigError
+from hicache_backends.identity import Namespace
+from hicache_backends.table import backend_names
+from hicache_storage.config.backend_sections import (
+    BackendSection,
+    CustomSection,
+    FsspecSection,
+    MemorySection,
+    MooncakeSection,
+    NvmeSection,
+    ThreeFsSection,
+)
+from hicache_storage.config.fields import Section
+from hicache_storage.config.layers import Origin, suggestion
+from hicache_storage.config.model_files import ModelFacts, read_model
+from hicache_storage.config.sections import IdentitySection, KvManagerSection, StorageSection
+from hicache_storage.options import StoreOptions
+
+if TYPE_CHECKING:
+    from kvmanager.options import RegistryOptions
+
+_STORE_KEYS = tuple(field.name for field in dataclasses.fields(StoreOptions))
+_NOT_FOR_STORAGE = {*_STORE_KEYS, "page_size", "token_file"}
+_NOT_FOR_REGISTRY = ("enabled", "endpoint", "namespace", "username", "password", "password_file")
+
+
+class Config(Section):
+    """Every section, checked. Build one with `load_config`."""
+
+    model_config = ConfigDict(title="hicache-storage configuration")
+
+    storage: StorageSection = Field(default_factory=StorageSection)
+    nvme: NvmeSection = Field(default_factory=NvmeSection)
+    three_fs: ThreeFsSection = Field(default_factory=ThreeFsSection, alias="3fs")
+    mooncake: MooncakeSection = Field(default_factory=MooncakeSection)
+    fsspec: FsspecSection = Field(default_factory=FsspecSection)
+    memory: MemorySection = Field(default_factory=MemorySection)
+    custom: CustomSection = Field(default_factory=CustomSection)
+    global_kvmanager: KvManagerSection = Field(default_factory=KvManagerSection)
+    identity: IdentitySection = Field(default_factory=IdentitySection)
+    _origins: dict[tuple[str, ...], Origin] = PrivateAttr(default_factory=dict)
+
+    @property
+    def backend(self) -> str:
+        """Name of the chosen backend."""
+        return self.storage.backend
+
+    @property
+    def section(self) -> BackendSection:
+        """The chosen backend's section."""
+        sections: dict[str, BackendSection] = {
+            "nvme": self.nvme,
+            "3fs": self.three_fs,
+            "mooncake": self.mooncake,
+            "fsspec": self.fsspec,
+            "memory": self.memory,
+        }
+        return sections.get(self.backend, self.custom)
+
+    def origin(self, section: str, key: str) -> Origin | None:
+        """Where a value was said; None for a default."""
+        return self._origins.get((section, key))
+
+    def store_options(self) -> StoreOptions:
+        """How the page store behaves."""
+        return StoreOptions(**{key: getattr(self.section, key) for key in _STORE_KEYS})
+
+    def storage_options(self) -> dict[str, object]:
+        """The options of `open_storage` for the chosen backend; None stands for its default.
+
+        They hold secrets in the clear: never print them.
+        """
+        section = self.section
+        given = {
+            key: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for key, value in section.model_dump(exclude=_NOT_FOR_STORAGE).items()
+        }
+        if self.backend not in backend_names():
+            raise ConfigError(
+                f"the backend {self.backend!r} is not in this version; there are "
+                f"{', '.join(backend_names())}"
+            )
+        if isinstance(section, NvmeSection):
+            path, paths = given.pop("path"), given.pop("paths")
+            if path is None and paths is None:
+                raise ConfigError(
+                    'nvme.path is missing: the directory that holds the pages, as "path" in the '
+                    "section nvme or in HICACHE_STORAGE_NVME__PATH"
+                )
+            given["paths"] = paths or (path,)
+        return given
+
+    def registry_endpoint(self) -> str:
+        """The registry's URL, user and password included: never print it."""
+        manager = self.global_kvmanager
+        if manager.password is None and manager.username is None:
+            return manager.endpoint
+        parts = urlsplit(manager.endpoint)
+        if parts.scheme not in ("redis", "rediss", "unix"):
+            raise ConfigError(
+                "global_kvmanager.password is for redis://, rediss:// and unix:// endpoints"
+            )
+        if "@" in parts.netloc:
+            raise ConfigError(
+                "global_kvmanager.endpoint holds a user or password already: give them once"
+            )
+        user = quote(manager.username or "", safe="")
+        password = quote(manager.password.get_secret_value(), safe="") if manager.password else ""
+        return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc}"))
+
+    def registry_options(self) -> RegistryOptions:
+        """How the registry's client behaves."""
+        from kvmanager.options import RegistryOptions
+
+        return RegistryOptions(**self.global_kvmanager.model_dump(exclude=set(_NOT_FOR_REGISTRY)))
+
+    def namespace(self, **engine: Any) -> Namespace:
+        """What the pages are: what the engine says, completed by the section `identity`.
+
+        `engine` takes the fields of `Namespace`. Raises ConfigError where both speak and differ,
+        and where nobody names the model, revision, dtype, layout, page tokens or bytes.
+        """
+        names = [field.name for field in dataclasses.fields(Namespace)]
+        if unknown := [name for name in engine if name not in names]:
+            raise ConfigError(f"a namespace has no {unknown[0]}{suggestion(unknown[0], names)}")
+        values = {name: value for name, value in engine.items() if value is not None}
+        for name, (key, configured) in self._identity().items():
+            if configured is not None and values.setdefault(name, configured) != configured:
+                raise ConfigError(
+                    f"{key} is {configured!r}, but the engine says {values[name]!r}: its pages "
+                    "would not be the ones that are stored"
+                )
+        self._complete(values)
+        for name in names[:6]:
+            if name not in values:
+                key = self._identity()[name][0]
+                raise ConfigError(f"{key} is missing: pages of another {name} must not be mixed up")
+        return Namespace(**values)
+
+    def _identity(self) -> dict[str, tuple[str, Any]]:
+        """For each field of a namespace the key that sets it, and its value or None."""
+        identity = self.identity
+        keys = ("model", "revision", "kv_dtype", "layout", "page_bytes", "layers", "kv_heads")
+        found = {k: (f"identity.{k}", getattr(identity, k)) for k in (*keys, "token_shard")}
+        found |= {k: (f"identity.{k}", getattr(identity, k)) for k in ("pool", "salt")}
+        found["page_tokens"] = (f"{self.backend}.page_size", self.section.page_size)
+        found["tenant"] = ("global_kvmanager.namespace", self.global_kvmanager.namespace)
+        return found
+
+    def _complete(self, values: dict[str, Any]) -> None:
+        """Fill in what only the model's own files say."""
+        if self.identity.model_file is None:
+            return
+        facts: ModelFacts = read_model(self.identity.model_file)
+        values.setdefault("model", facts.name)
+        values.setdefault("revision", facts.revision)
+        values.setdefault("kv_dtype", facts.dtype)
+        if "page_tokens" in values and "page_bytes" not in values:
+            token_bytes = facts.kv_bytes_per_token(values["kv_dtype"])
+            values["page_bytes"] = values["page_tokens"] * token_bytes
+
+
+def redacted(value: object) -> object:
+    """The value as it may be printed: no secret, no user or password in a URL."""
+    if isinstance(value, SecretStr):
+        return "********"
+    if isinstance(value, str) and "://" in value:
+        parts = urlsplit(value)
+        if "@" in parts.netloc:
+            return urlunsplit(parts._replace(netloc="********@" + parts.netloc.rpartition("@")[2]))
+    if isinstance(value, Mapping):
+        return dict.fromkeys(value, "********")
+    return value

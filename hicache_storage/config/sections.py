@@ -1,0 +1,125 @@
+"""The sections of a configuration, each a frozen model that refuses what it does not know."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from pydantic import Field, SecretStr
+
+from hicache_storage.config.backend_sections import BACKENDS
+from hicache_storage.config.fields import Count, Millis, Range, Section
+
+
+class StorageSection(Section):
+    """Which backend holds the pages."""
+
+    backend: str = Field(default="nvme", min_length=1, description="Name of the backend")
+
+
+class KvManagerSection(Section):
+    """The registry that tells processes of each other's pages."""
+
+    enabled: bool = Field(default=False, description="Share pages with other processes")
+    endpoint: str = Field(
+        default="embedded",
+        min_length=1,
+        repr=False,
+        description="redis://, rediss:// or unix:// of a Redis or Valkey, or embedded: one started "
+        "here and shared by the processes of this machine",
+    )
+    namespace: str = Field(
+        default="default", min_length=1, description="Tenant; tenants never see each other's pages"
+    )
+    username: str | None = Field(default=None, description="User at the endpoint")
+    password: SecretStr | None = Field(default=None, description="Password at the endpoint")
+    password_file: str | None = Field(default=None, description="File that holds the password")
+    embedded_dir: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Directory of the embedded server's socket and files",
+    )
+    timeout_ms: Millis = Field(default=1000, description="Deadline of one call to the registry")
+    connect_timeout_ms: Millis = Field(default=1000, description="Deadline of a connection attempt")
+    heartbeat_ms: Millis = Field(default=2000, description="Between two signs of life")
+    ttl_ms: Millis = Field(
+        default=10000,
+        description="Silence after which a process counts as gone; at least 3 heartbeats",
+    )
+    claim_grace_ms: Millis = Field(
+        default=2000, description="How long past its deadline a writer's claim holds"
+    )
+    touch_interval_ms: Millis = Field(
+        default=60000, description="A page's access time is renewed at most this often"
+    )
+    journal_entries: Count = Field(
+        default=65536, description="Changes kept for replay while the registry is away"
+    )
+    announce_pages_per_s: Count = Field(
+        default=50000, description="Speed of announcing a store's pages again"
+    )
+    breaker_failures: Count = Field(
+        default=3, description="Failed calls in a row after which the process goes on alone"
+    )
+
+
+class IdentitySection(Section):
+    """What the bytes of a page are, where no engine says so. What both say must be equal."""
+
+    model_file: str | None = Field(
+        default=None,
+        alias="model_config",
+        min_length=1,
+        description="Path of the model's config.json: gives what is not set below",
+    )
+    model: str | None = Field(default=None, min_length=1, description="Name of the model")
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Revision of the weights; anything that changes with them",
+    )
+    kv_dtype: str | None = Field(
+        default=None, min_length=1, description="Type of the KV cache's numbers"
+    )
+    layout: str | None = Field(
+        default=None, min_length=1, description="Order of a page's bytes, such as page_first"
+    )
+    page_bytes: Count | None = Field(default=None, description="Bytes of a page of this process")
+    layers: Range | None = Field(default=None, description="Layers held, from and to (half open)")
+    kv_heads: Range | None = Field(
+        default=None, description="KV heads held, from and to (half open)"
+    )
+    token_shard: Range | None = Field(
+        default=None, description="Share of a page's tokens, and of how many"
+    )
+    pool: str | None = Field(default=None, min_length=1, description="Which of the engine's pools")
+    salt: str | None = Field(default=None, description="Separates what is equal otherwise")
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "storage": StorageSection,
+    **BACKENDS,
+    "global_kvmanager": KvManagerSection,
+    "identity": IdentitySection,
+}
+RIVALS = {
+    "path": "paths",
+    "paths": "path",
+    "token": "token_file",
+    "token_file": "token",
+    "password": "password_file",
+    "password_file": "password",
+}
+"""Two ways to say one thing: never both in one place, and the later place replaces the other."""
+
+
+def keys_of(section: type[Section]) -> list[str]:
+    """The keys as they are written in a file."""
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def is_secret(section: type[Section], key: str) -> bool:
+    """Whether this key's value must never be printed."""
+    for name, field in section.model_fields.items():
+        if key == (field.alias or name):
+            return SecretStr in get_args(field.annotation) or key == "options"
+    return False
