@@ -1,0 +1,269 @@
+"""The reference backend: pages in this process's memory.
+
+It keeps every promise of `PageStorage` in the plainest way, which makes it the yardstick of the
+conformance suite and the double that other tests use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import ConfigError, InvalidBuffer, StorageClosed
+from hicache_backends.identity import Namespace
+from hicache_backends.memory_medium import MemoryMedium, StoredPage
+from hicache_backends.outcomes import (
+    BAD_CHECKSUM,
+    EVICTED,
+    HIT,
+    NEVER_WRITTEN,
+    REMOVED,
+    TIMED_OUT,
+    Outcome,
+    Reason,
+    miss,
+)
+from hicache_backends.pages import Pages
+from hicache_backends.storage import UNKNOWN, Capabilities, Keeper, PageEntry, PageStorage
+
+_EXISTED = Outcome(True, existed=True)
+_NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
+_GHOSTS_PER_PAGE = 4
+"""Evicted digests remembered for each page of capacity, so that a miss can say "evicted"."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """`capacity_bytes` None: a quarter of the memory that this process may use."""
+
+    capacity_bytes: int | None = None
+
+
+def open_memory(
+    namespace: Namespace, options: MemoryOptions, *, shared: bool = False
+) -> MemoryStorage:
+    """A store on a medium of its own. No other process can reach it, `shared` or not."""
+    capacity = options.capacity_bytes
+    if capacity is not None and capacity < namespace.page_bytes:
+        raise ConfigError(
+            f"memory.capacity_bytes is {capacity}; a page alone has {namespace.page_bytes} bytes"
+        )
+    return MemoryStorage(namespace, capacity and capacity // namespace.page_bytes)
+
+
+class MemoryStorage(PageStorage):
+    """Pages in memory, at most `capacity_pages` of them."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        capacity_pages: int | None = None,
+        *,
+        medium: MemoryMedium | None = None,
+    ) -> None:
+        self._page_bytes = namespace.page_bytes
+        self._capacity = capacity_pages or max(1, _usable_memory() // 4 // namespace.page_bytes)
+        self._shelf = (medium or MemoryMedium()).shelf(namespace)
+        self._keeper: Keeper | None = None
+        self._closed = False
+        self._process = os.getpid()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+    def put(
+        self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
+    ) -> list[Outcome]:
+        self._check(digests, pages)
+        if len(parents) != len(digests):
+            raise InvalidBuffer(f"{len(digests)} pages, {len(parents)} parents")
+        keep = {*digests, *parents}
+        outcomes = []
+        for digest, parent, addresses, sizes in zip(
+            digests, parents, pages.addresses.tolist(), pages.sizes.tolist(), strict=True
+        ):
+            outcomes.append(TIMED_OUT)
+            if not deadline.passed:
+                data = bytearray().join(map(ctypes.string_at, addresses, sizes))
+                page = StoredPage(data, _checksum(digest, data), parent)
+                outcomes[-1] = self._put(digest, page, keep, deadline)
+        self._touch([d for d, outcome in zip(digests, outcomes, strict=True) if outcome.ok])
+        return outcomes
+
+    def get(
+        self,
+        digests: Sequence[bytes],
+        pages: Pages,
+        deadline: Deadline,
+        locations: Sequence[bytes] | None = None,
+    ) -> list[Outcome]:
+        self._check(digests, pages)
+        if not pages.writable:
+            raise InvalidBuffer("the buffers of a get must be writable")
+        outcomes = []
+        for digest, addresses, sizes in zip(
+            digests, pages.addresses.tolist(), pages.sizes.tolist(), strict=True
+        ):
+            outcomes.append(TIMED_OUT if deadline.passed else self._get(digest, addresses, sizes))
+        self._touch([d for d, outcome in zip(digests, outcomes, strict=True) if outcome.ok])
+        return outcomes
+
+    def contains(self, digests: Sequence[bytes]) -> list[bool]:
+        self._check_open()
+        stored = self._shelf.pages
+        return [digest in stored for digest in digests]
+
+    def remove(self, digests: Sequence[bytes]) -> list[Outcome]:
+        self._check_open()
+        self._forget([(digest, self._shelf.pages.get(digest)) for digest in digests])
+        return [REMOVED] * len(digests)
+
+    def close(self, timeout_ms: float = 5000) -> bool:
+        self._closed = True
+        return True
+
+    def explain(self, digest: bytes) -> Outcome:
+        if self.contains([digest])[0]:
+            return HIT
+        return EVICTED if digest in self._shelf.ghosts else NEVER_WRITTEN
+
+    def entries(self) -> Iterator[PageEntry]:
+        self._check_open()
+        with self._shelf.lock:
+            parents = {digest: page.parent for digest, page in self._shelf.pages.items()}
+        done: set[bytes] = set()
+        for digest in parents:
+            chain = []
+            while digest in parents and digest not in done:
+                done.add(digest)
+                chain.append(PageEntry(digest, parents[digest], b""))
+                digest = parents[digest]
+            yield from reversed(chain)
+
+    def set_keeper(self, keeper: Keeper | None) -> None:
+        self._keeper = keeper
+
+    def stats(self) -> dict[str, int | float | str]:
+        pages = len(self._shelf.pages)
+        return {
+            "pages": pages,
+            "bytes": pages * self._page_bytes,
+            "capacity_bytes": self._capacity * self._page_bytes,
+            "evicted": self._shelf.evicted,
+        }
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageClosed("the store is closed")
+        if os.getpid() != self._process:
+            raise StorageClosed("the store belongs to the process that this one was forked from")
+
+    def _check(self, digests: Sequence[bytes], pages: Pages) -> None:
+        self._check_open()
+        if len(pages) != len(digests):
+            raise InvalidBuffer(f"{len(digests)} pages, buffers for {len(pages)}")
+        if len(pages) and pages.page_bytes != self._page_bytes:
+            raise InvalidBuffer(
+                f"a page of this namespace has {self._page_bytes} bytes, not {pages.page_bytes}"
+            )
+
+    def _put(
+        self, digest: bytes, page: StoredPage, keep: set[bytes], deadline: Deadline
+    ) -> Outcome:
+        shelf = self._shelf
+        while not deadline.passed:
+            with shelf.lock:
+                if digest in shelf.pages:
+                    self._learn_parent(digest, page.parent)
+                    return _EXISTED
+                if len(shelf.pages) < self._capacity:
+                    shelf.pages[digest] = page
+                    shelf.order.add(digest, page.parent)
+                    shelf.ghosts.pop(digest, None)
+                    return HIT
+            if not self._make_room(keep):
+                return _NO_SPACE
+        return TIMED_OUT
+
+    def _get(self, digest: bytes, addresses: list[int], sizes: list[int]) -> Outcome:
+        page = self._shelf.pages.get(digest)
+        if page is None:
+            return EVICTED if digest in self._shelf.ghosts else NEVER_WRITTEN
+        data = bytes(page.data)
+        if len(data) != self._page_bytes or _checksum(digest, data) != page.checksum:
+            self._forget([(digest, page)])
+            return BAD_CHECKSUM
+        start = 0
+        for address, size in zip(addresses, sizes, strict=True):
+            ctypes.memmove(address, data[start : start + size], size)
+            start += size
+        return HIT
+
+    def _learn_parent(self, digest: bytes, parent: bytes) -> None:
+        page = self._shelf.pages[digest]
+        if page.parent == UNKNOWN != parent:
+            page.parent = parent
+            self._shelf.order.learn(digest, parent)
+
+    def _touch(self, digests: Sequence[bytes]) -> None:
+        with self._shelf.lock:
+            for digest in reversed(digests):
+                if digest in self._shelf.pages:
+                    self._shelf.order.touch(digest)
+
+    def _forget(self, doomed: Sequence[tuple[bytes, StoredPage | None]]) -> None:
+        """Drop these pages, unless others have taken their place."""
+        shelf, gone = self._shelf, []
+        with shelf.lock:
+            for digest, page in doomed:
+                if page is not None and shelf.pages.get(digest) is page:
+                    gone.append(self._drop(digest))
+        if gone and self._keeper:
+            self._keeper.gone(gone)
+
+    def _make_room(self, keep: set[bytes]) -> bool:
+        """Evict one page, or learn that it may not be and `keep` it; False if all are kept."""
+        shelf = self._shelf
+        with shelf.lock:
+            digest = shelf.order.victim(keep)
+            if digest is None:
+                return False
+            page = shelf.pages[digest]
+            entry, idle_ms = PageEntry(digest, page.parent, b""), shelf.order.idle_ms(digest)
+        if self._keeper and not self._keeper.may_evict([entry], [idle_ms])[0]:
+            keep.add(digest)
+            self._touch([digest])
+            return True
+        with shelf.lock:
+            if shelf.pages.get(digest) is page and shelf.order.is_leaf(digest):
+                self._drop(digest)
+                shelf.evicted += 1
+                shelf.ghosts[digest] = None
+                while len(shelf.ghosts) > _GHOSTS_PER_PAGE * self._capacity:
+                    del shelf.ghosts[next(iter(shelf.ghosts))]
+        return True
+
+    def _drop(self, digest: bytes) -> PageEntry:
+        page = self._shelf.pages.pop(digest)
+        self._shelf.order.discard(digest)
+        return PageEntry(digest, page.parent, b"")
+
+
+def _checksum(digest: bytes, data: bytes | bytearray) -> bytes:
+    return hashlib.blake2b(data, digest_size=8, key=digest).digest()
+
+
+def _usable_memory() -> int:
+    """Bytes that this process may use: the machine's, or its container's if that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.strip().isdigit() else total
