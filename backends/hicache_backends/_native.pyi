@@ -1,0 +1,39 @@
+from collections.abc import Sequence
+
+CRC32C_IMPLEMENTATIONS: tuple[str, ...]  # usable on this processor, the one in use first
+
+def read_many(
+    fds: bytes,
+    offsets: bytes,
+    iov: bytes,
+    pieces: int,
+    digests: bytes,
+    deadline_ns: int,
+    threads: int,
+    max_bytes: int,
+    keep_gil_bytes: int,
+    /,
+) -> tuple[bytearray, bytearray]: ...
+def write_many(
+    fds: bytes,
+    offsets: bytes,
+    iov: bytes,
+    pieces: int,
+    digests: bytes,
+    deadline_ns: int,
+    threads: int,
+    max_bytes: int,
+    record_fds: bytes,
+    record_offsets: bytes,
+    was_used: bytes,
+    records: bytearray,
+    /,
+) -> tuple[bytearray, bytearray]: ...
+def checksum_many(iov: bytes, pieces: int, digests: bytes, /) -> bytearray: ...
+def copy_many(
+    count: int, source_iov: bytes, source_pieces: int, iov: bytes, pieces: int, /
+) -> None: ...
+def page_digests(fingerprint: bytes, keys: Sequence[str], max_key_bytes: int, /) -> list[bytes]: ...
+def crc32c(data: bytes, seed: int = ..., implementation: int = ..., /) -> int: ...
+def valid_records(address: int, count: int, /) -> bytearray: ...
+def exchange(fd: int, request: bytes, deadline_ns: int, /) -> bytes: ...

@@ -1,0 +1,118 @@
+#define _GNU_SOURCE
+#include "exchange.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum {
+    FIRST_BUFFER = 16 << 10,
+    MAX_LINE = 64 << 10,
+    MAX_BULK = 512 << 20, /* Redis's own limit */
+};
+
+static int wait_for(int fd, short events, int64_t deadline_ns)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t left = deadline_ns - (now.tv_sec * (int64_t)1000000000 + now.tv_nsec);
+    if (left <= 0)
+        return ETIMEDOUT;
+    struct timespec timeout = {left / 1000000000, left % 1000000000};
+    struct pollfd polled = {.fd = fd, .events = events};
+    if (ppoll(&polled, 1, &timeout, NULL) < 0 && errno != EINTR)
+        return errno;
+    return polled.revents & POLLNVAL ? EBADF : 0;
+}
+
+static int send_all(int fd, const char *data, size_t size, int64_t deadline_ns)
+{
+    while (size) {
+        ssize_t n = send(fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n >= 0) {
+            data += n;
+            size -= (size_t)n;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            int status = wait_for(fd, POLLOUT, deadline_ns);
+            if (status)
+                return status;
+        } else if (errno != EINTR) {
+            return errno;
+        }
+    }
+    return 0;
+}
+
+/* The size of the reply that begins `data`: 0 while that cannot be known, -1 if it is none. */
+static int64_t reply_size(const char *data, size_t size)
+{
+    if (!size)
+        return 0;
+    if (!memchr("+-:$", data[0], 4))
+        return -1;
+    const char *end = memmem(data, size, "\r\n", 2);
+    if (!end)
+        return size > MAX_LINE ? -1 : 0;
+    int64_t line = end + 2 - data;
+    if (data[0] != '$')
+        return line;
+    if (line == 5 && !memcmp(data, "$-1", 3))
+        return line;
+    int64_t bulk = 0;
+    for (const char *digit = data + 1; digit < end; digit++) {
+        if (*digit < '0' || *digit > '9' || bulk > MAX_BULK)
+            return -1;
+        bulk = 10 * bulk + (*digit - '0');
+    }
+    return line == 3 || bulk > MAX_BULK ? -1 : line + bulk + 2;
+}
+
+static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t deadline_ns)
+{
+    for (;;) {
+        ssize_t n = recv(fd, reply->bytes + reply->size, capacity - reply->size, MSG_DONTWAIT);
+        if (n > 0) {
+            reply->size += (size_t)n;
+            return 0;
+        }
+        if (n == 0)
+            return ECONNRESET;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            int status = wait_for(fd, POLLIN, deadline_ns);
+            if (status)
+                return status;
+        } else if (errno != EINTR) {
+            return errno;
+        }
+    }
+}
+
+int exchange(int fd, const char *request, size_t request_size, int64_t deadline_ns,
+             struct reply *reply)
+{
+    size_t capacity = 0;
+    *reply = (struct reply){NULL, 0};
+    int status = send_all(fd, request, request_size, deadline_ns);
+    while (status == 0) {
+        int64_t wanted = reply_size(reply->bytes, reply->size);
+        if (wanted < 0 || (wanted && reply->size > (size_t)wanted))
+            return EPROTO;
+        if (wanted && reply->size == (size_t)wanted)
+            return memcmp(reply->bytes + wanted - 2, "\r\n", 2) ? EPROTO : 0;
+        if (reply->size == capacity || (size_t)wanted > capacity) {
+            size_t larger = capacity ? 2 * capacity : FIRST_BUFFER;
+            if ((size_t)wanted > larger)
+                larger = (size_t)wanted;
+            char *grown = realloc(reply->bytes, larger);
+            if (!grown)
+                return ENOMEM;
+            reply->bytes = grown;
+            capacity = larger;
+        }
+        status = receive_some(fd, reply, capacity, deadline_ns);
+    }
+    return status;
+}

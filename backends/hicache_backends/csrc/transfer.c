@@ -1,0 +1,413 @@
+#define _GNU_SOURCE
+#include "transfer.h"
+
+#include "crc32c.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MAX_IOV = 1024,          /* the kernel's limit on the pieces of a call */
+    CACHE_BYTES = 512 << 10, /* moved and checksummed in one go: stays in a core's own cache */
+    SHARE_BYTES = 1 << 20,   /* a thread's share is not cut smaller than this */
+    SECTOR_BYTES = 512,
+    MAX_THREADS = 64,
+    STACK_BYTES = 256 << 10,
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+}
+
+/* --- the plan: neighbours in a file become runs ----------------------------------------- */
+
+static int compare_places(const void *left, const void *right)
+{
+    const struct place *a = left, *b = right;
+    if (a->fd != b->fd)
+        return a->fd < b->fd ? -1 : 1;
+    if (a->offset != b->offset)
+        return a->offset < b->offset ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+static void sort_places(struct place *places, size_t count)
+{
+    for (size_t i = 1; i < count; i++)
+        if (compare_places(&places[i - 1], &places[i]) > 0) {
+            qsort(places, count, sizeof *places, compare_places);
+            return;
+        }
+}
+
+/* How many places from the first lie back to back, in at most `max_bytes` unless it is one. */
+static size_t neighbours(const struct place *places, size_t count, uint64_t max_bytes)
+{
+    uint64_t bytes = places->bytes;
+    size_t n = 1;
+    for (; n < count; n++) {
+        const struct place *last = &places[n - 1], *next = &places[n];
+        bytes += next->bytes;
+        if (next->fd != last->fd || bytes > max_bytes ||
+            next->offset - last->offset != (int64_t)last->bytes)
+            break;
+    }
+    return n;
+}
+
+static int compare_runs(const void *left, const void *right)
+{
+    const struct run *a = left, *b = right;
+    return a->first_index < b->first_index ? -1 : a->first_index > b->first_index;
+}
+
+static uint64_t page_bytes(const struct transfer *t, size_t index)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->pieces; i++)
+        bytes += t->iov[index * t->pieces + i].iov_len;
+    return bytes;
+}
+
+/* A run is one thread's work at a time, so a batch is cut into enough of them for all. */
+static void plan_runs(struct transfer *t, struct place *places, size_t count, uint64_t total)
+{
+    uint64_t share = total / t->threads;
+    if (share < SHARE_BYTES)
+        share = SHARE_BYTES;
+    if (share > t->max_bytes)
+        share = t->max_bytes;
+    sort_places(places, count);
+    t->run_count = 0;
+    for (size_t i = 0; i < count;) {
+        struct run *run = &t->runs[t->run_count++];
+        *run = (struct run){&places[i], neighbours(&places[i], count - i, share), SIZE_MAX};
+        for (size_t k = 0; k < run->count; k++, i++)
+            if (places[i].index < run->first_index)
+                run->first_index = places[i].index;
+    }
+    qsort(t->runs, t->run_count, sizeof *t->runs, compare_runs);
+}
+
+/* --- a run: a cursor that walks through its pages and pieces ------------------------------ */
+
+struct cursor {
+    const struct transfer *t;
+    const struct run *run;
+    size_t page, piece, in_piece;
+    uint64_t in_page;
+    int64_t offset;
+    struct page_sum sum;
+};
+
+static size_t batch_index(const struct cursor *at)
+{
+    return at->run->places[at->page].index;
+}
+
+static void begin_page(struct cursor *at, size_t page)
+{
+    at->page = page;
+    at->piece = at->in_piece = 0;
+    at->in_page = 0;
+    if (page < at->run->count) {
+        const struct place *place = &at->run->places[page];
+        at->offset = place->offset;
+        page_sum_begin(&at->sum, at->t->digests + place->index * DIGEST_BYTES, place->bytes);
+    }
+}
+
+/* The pieces from the cursor on, of at most `max_bytes`; returns their bytes. */
+static size_t gather(const struct cursor *at, size_t max_bytes, bool one_page,
+                     struct iovec iov[MAX_IOV], int *iov_count)
+{
+    const struct transfer *t = at->t;
+    size_t end = one_page ? at->page + 1 : at->run->count;
+    size_t bytes = 0, skip = at->in_piece, piece = at->piece;
+    int n = 0;
+    for (size_t page = at->page; page < end && bytes < max_bytes; page++, piece = 0) {
+        const struct iovec *pieces = t->iov + at->run->places[page].index * t->pieces;
+        for (; piece < t->pieces && bytes < max_bytes; piece++, skip = 0) {
+            char *base = (char *)pieces[piece].iov_base + skip;
+            size_t size = pieces[piece].iov_len - skip;
+            if (size > max_bytes - bytes)
+                size = max_bytes - bytes;
+            if (n && (char *)iov[n - 1].iov_base + iov[n - 1].iov_len == base) {
+                iov[n - 1].iov_len += size;
+            } else {
+                if (n == MAX_IOV)
+                    goto full;
+                iov[n++] = (struct iovec){base, size};
+            }
+            bytes += size;
+        }
+    }
+full:
+    *iov_count = n;
+    return bytes;
+}
+
+enum walk { MOVED = 1, SUMMED = 2 };
+
+/* Go `bytes` on. MOVED: pages passed are done. SUMMED: their checksums are taken. */
+static void advance(struct cursor *at, size_t bytes, int walk)
+{
+    const struct transfer *t = at->t;
+    while (bytes) {
+        size_t index = batch_index(at);
+        const struct iovec *piece = &t->iov[index * t->pieces + at->piece];
+        size_t size = piece->iov_len - at->in_piece;
+        if (size > bytes)
+            size = bytes;
+        if (walk & SUMMED)
+            page_sum_add(&at->sum, (char *)piece->iov_base + at->in_piece, size);
+        bytes -= size;
+        at->in_piece += size;
+        at->in_page += size;
+        at->offset += (int64_t)size;
+        if (at->in_piece == piece->iov_len) {
+            at->piece++;
+            at->in_piece = 0;
+        }
+        if (at->in_page == at->run->places[at->page].bytes) {
+            if (walk & SUMMED)
+                t->checksums[index] = page_sum_value(&at->sum);
+            if (walk & MOVED)
+                t->results[index] = (int64_t)at->in_page;
+            begin_page(at, at->page + 1);
+        }
+    }
+}
+
+/* Give up the rest of the run: the page at the cursor with `first`, those after it with `rest`. */
+static void give_up(struct cursor *at, int64_t first, int64_t rest)
+{
+    for (; at->page < at->run->count; at->page++, first = rest)
+        at->t->results[batch_index(at)] = first;
+}
+
+static ssize_t move(const struct transfer *t, int fd, const struct iovec *iov, int n, off_t offset)
+{
+    if (t->writing)
+        return pwritev(fd, iov, n, offset);
+    if (t->only_cached)
+        return preadv2(fd, iov, n, offset, RWF_NOWAIT);
+    return preadv(fd, iov, n, offset);
+}
+
+static void sum_up_to(struct cursor *sums, const struct cursor *at, size_t ahead)
+{
+    if (sums->offset < at->offset || sums->page < at->page)
+        *sums = *at; /* a failed page was skipped */
+    size_t summed = (size_t)(sums->offset - at->offset);
+    if (summed < ahead)
+        advance(sums, ahead - summed, SUMMED);
+}
+
+static void move_run(const struct transfer *t, const struct run *run)
+{
+    struct iovec iov[MAX_IOV];
+    int fd = run->places[0].fd, n_iov, flags = fcntl(fd, F_GETFL);
+    bool direct = flags >= 0 && flags & O_DIRECT, one_page = false;
+    size_t max_bytes = direct || t->max_bytes < CACHE_BYTES ? t->max_bytes : CACHE_BYTES;
+    struct cursor at = {.t = t, .run = run}, sums;
+    begin_page(&at, 0);
+    sums = at;
+    while (at.page < run->count) {
+        if (now_ns() >= t->deadline_ns) {
+            give_up(&at, -ETIMEDOUT, -ETIMEDOUT);
+            return;
+        }
+        size_t page = at.page;
+        size_t wanted = gather(&at, max_bytes, one_page, iov, &n_iov);
+        if (t->writing)
+            sum_up_to(&sums, &at, wanted);
+        ssize_t moved = move(t, fd, iov, n_iov, at.offset);
+        if (moved > 0) {
+            advance(&at, (size_t)moved, t->writing ? MOVED : MOVED | SUMMED);
+            if (direct && moved % SECTOR_BYTES) /* the file's end; a call from here is EINVAL */
+                give_up(&at, (int64_t)at.in_page, 0);
+        } else if (moved == 0 && !t->writing) {
+            give_up(&at, (int64_t)at.in_page, 0);
+        } else if (moved < 0 && errno == EINTR) {
+            continue;
+        } else if (!one_page && wanted > run->places[page].bytes - at.in_page) {
+            one_page = true; /* find out which of the pages it was */
+        } else {
+            t->results[batch_index(&at)] = moved < 0 ? -errno : -EIO;
+            begin_page(&at, at.page + 1);
+        }
+    }
+}
+
+/* --- threads made for the call ------------------------------------------------------------ */
+
+static void *work(void *argument)
+{
+    struct transfer *t = argument;
+    for (;;) {
+        size_t i = atomic_fetch_add(&t->next_run, 1);
+        if (i >= t->run_count)
+            return NULL;
+        move_run(t, &t->runs[i]);
+    }
+}
+
+static void move_runs(struct transfer *t)
+{
+    pthread_t threads[MAX_THREADS];
+    size_t wanted = t->threads < t->run_count ? t->threads : t->run_count, started = 0;
+    atomic_store(&t->next_run, 0);
+    if (wanted > 1) {
+        sigset_t all, before;
+        pthread_attr_t attributes;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before); /* signals stay with the threads that had them */
+        pthread_attr_init(&attributes);
+        pthread_attr_setstacksize(&attributes, STACK_BYTES);
+        while (started + 1 < wanted && started < MAX_THREADS &&
+               pthread_create(&threads[started], &attributes, work, t) == 0)
+            started++;
+        pthread_attr_destroy(&attributes);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    work(t);
+    while (started)
+        pthread_join(threads[--started], NULL);
+}
+
+static int move_pages(struct transfer *t)
+{
+    struct place *places = malloc((t->count + 1) * sizeof *places);
+    t->runs = malloc((t->count + 1) * sizeof *t->runs);
+    int status = places && t->runs ? 0 : -1;
+    if (status == 0) {
+        size_t n = 0;
+        uint64_t total = 0;
+        for (size_t i = 0; i < t->count; i++)
+            if (t->results[i] >= 0) {
+                places[n] = (struct place){t->fds[i], t->offsets[i], page_bytes(t, i), i};
+                total += places[n++].bytes;
+            }
+        plan_runs(t, places, n, total);
+        move_runs(t);
+    }
+    free(t->runs);
+    free(places);
+    return status;
+}
+
+int read_pages(struct transfer *t)
+{
+    return move_pages(t);
+}
+
+bool read_cached_pages(struct transfer *t)
+{
+    struct transfer attempt = *t;
+    attempt.only_cached = true;
+    attempt.threads = 1;
+    if (move_pages(&attempt) < 0)
+        return false;
+    bool all = true;
+    for (size_t i = 0; i < t->count; i++) {
+        all = all && t->results[i] == (int64_t)page_bytes(t, i);
+        if (!all)
+            t->results[i] = 0;
+    }
+    return all;
+}
+
+/* --- records ------------------------------------------------------------------------------ */
+
+static size_t write_all(int fd, const uint8_t *data, size_t size, int64_t offset)
+{
+    size_t written = 0;
+    while (written < size) {
+        ssize_t n = pwrite(fd, data + written, size - written, offset + (int64_t)written);
+        if (n > 0) {
+            written += (size_t)n;
+        } else if (n == 0) {
+            errno = EIO;
+            break;
+        } else if (errno != EINTR) {
+            break;
+        }
+    }
+    return written;
+}
+
+/* Write the records at `places`, or zeros where `bytes` is NULL. The page of a record that was
+ * not written whole fails. */
+static void put_records(struct transfer *t, struct place *places, size_t count,
+                        const uint8_t *bytes, uint8_t *buffer)
+{
+    sort_places(places, count);
+    memset(buffer, 0, count * RECORD_BYTES);
+    for (size_t i = 0, n; i < count; i += n) {
+        n = neighbours(&places[i], count - i, t->max_bytes);
+        for (size_t k = 0; bytes && k < n; k++)
+            memcpy(buffer + k * RECORD_BYTES, bytes + places[i + k].index * RECORD_BYTES,
+                   RECORD_BYTES);
+        size_t written = 0;
+        errno = ETIMEDOUT;
+        if (bytes || now_ns() < t->deadline_ns) /* pages already written deserve their records */
+            written = write_all(places[i].fd, buffer, n * RECORD_BYTES, places[i].offset);
+        for (size_t k = written / RECORD_BYTES; k < n; k++)
+            t->results[places[i + k].index] = -errno;
+    }
+}
+
+static size_t place_records(const struct transfer *t, const struct records *r, bool old,
+                            struct place *places)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->count; i++)
+        if (r->fds[i] >= 0 && t->results[i] >= 0 && (r->was_used[i] || !old))
+            places[n++] = (struct place){r->fds[i], r->offsets[i], RECORD_BYTES, i};
+    return n;
+}
+
+static void store_le(uint8_t *target, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        target[i] = (uint8_t)(value >> (8 * i));
+}
+
+static void complete_records(const struct transfer *t, const struct records *r)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (r->fds[i] >= 0 && t->results[i] >= 0) {
+            uint8_t *record = r->bytes + i * RECORD_BYTES;
+            store_le(record + RECORD_CHECKSUM, t->checksums[i], 8);
+            store_le(record + RECORD_CRC, crc32c(0, record, RECORD_CRC), 4);
+        }
+}
+
+int write_pages(struct transfer *t, const struct records *r)
+{
+    struct place *places = malloc((t->count + 1) * sizeof *places);
+    uint8_t *buffer = malloc((t->count + 1) * RECORD_BYTES);
+    int status = places && buffer ? 0 : -1;
+    if (status == 0) {
+        put_records(t, places, place_records(t, r, true, places), NULL, buffer);
+        status = move_pages(t);
+    }
+    if (status == 0) {
+        complete_records(t, r);
+        put_records(t, places, place_records(t, r, false, places), r->bytes, buffer);
+    }
+    free(buffer);
+    free(places);
+    return status;
+}
