@@ -34,7 +34,10 @@ class MissingExtra(ConfigError, ImportError):
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs an extra: pip install 'hicache-storage[{extra}]'")
-        self.extra = extra
+        self.feature, self.extra = feature, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return type(self), (self.feature, self.extra)  # the message alone does not rebuild it
 
 
 class InvalidKey(HiCacheError, ValueError):

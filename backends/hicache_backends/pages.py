@@ -56,6 +56,8 @@ class Pages:
         rows = [item if isinstance(item, (list, tuple)) else (item,) for item in buffers]
         if len({len(row) for row in rows}) > 1:
             raise InvalidBuffer("the pages of a batch have different numbers of pieces")
+        if rows and not rows[0]:
+            raise InvalidBuffer("a page has no pieces")
         views = [[_view(piece, writable) for piece in row] for row in rows]
         pieces = len(rows[0]) if rows else 1
         flat = [v for row in views for v in row]
@@ -83,12 +85,12 @@ class Pages:
             raise InvalidBuffer(
                 f"{len(pointers)} pointers, {len(sizes)} sizes, {pieces} pieces a page"
             )
-        pages = cls(
-            np.asarray(pointers, dtype=np.uint64).reshape(-1, pieces),
-            np.asarray(sizes, dtype=np.uint64).reshape(-1, pieces),
-            keep,
-            writable,
-        )
+        try:
+            addresses = np.asarray(pointers, dtype=np.uint64).reshape(-1, pieces)
+            lengths = np.asarray(sizes, dtype=np.uint64).reshape(-1, pieces)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InvalidBuffer(f"not addresses and sizes: {error}") from None
+        pages = cls(addresses, lengths, keep, writable)
         pages.check()
         return pages
 
@@ -101,10 +103,12 @@ class Pages:
         totals = self.sizes.sum(axis=1)
         if (totals != totals[0]).any():
             raise InvalidBuffer("the pages of a batch have different sizes")
+        starts = self.addresses.ravel()
+        ends = starts + self.sizes.ravel()
+        if (ends < starts).any():
+            raise InvalidBuffer("a piece runs past the end of the address space")
         if self.writable:
-            starts = self.addresses.ravel()
             order = np.argsort(starts)
-            ends = starts + self.sizes.ravel()
             if (ends[order][:-1] > starts[order][1:]).any():
                 raise InvalidBuffer("destination buffers overlap")
 
