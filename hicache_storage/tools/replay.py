@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from hicache_backends.errors import StorageError
 from hicache_backends.segment.format import ALIGNMENT
+from hicache_storage.tools.line_process import LineProcess
 from hicache_storage.tools.replay_corrupt import asked_again, flip_bits
 from hicache_storage.tools.replay_plan import (
     NodeOrders,
@@ -31,59 +28,8 @@ from hicache_storage.tools.traces import predecessors, read_chains
 
 Chains = list[tuple[int, ...]]
 Progress = Callable[[int], None]
-_EXIT_SECONDS = 30
+_NODE = "hicache_storage.tools.replay_node"
 _LINE_REQUESTS = 16  # of one command where processes run at their own pace
-
-
-class NodeProcess:
-    """A child process that replays; ended with this object's context."""
-
-    def __init__(self, orders: NodeOrders) -> None:
-        self._name = f"process {orders.node} of the replay"
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "hicache_storage.tools.replay_node"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        assert self._child.stdin is not None  # noqa: S101 - both are pipes
-        assert self._child.stdout is not None  # noqa: S101
-        self._commands: IO[str] = self._child.stdin
-        self._answers: IO[str] = self._child.stdout
-        self._send(json.dumps(dataclasses.asdict(orders)))
-
-    def __enter__(self) -> NodeProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(BrokenPipeError):
-            self._commands.close()
-        try:
-            self._child.wait(timeout=_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        self._answers.close()
-
-    def ask(self, command: str) -> str:
-        """One command, one answer."""
-        self._send(command)
-        return self.answer()
-
-    def answer(self) -> str:
-        """The next line that the process writes. Raises StorageError if it died."""
-        line = self._answers.readline()
-        if not line:
-            raise StorageError(f"{self._name} ended with status {self._child.wait()}")
-        return line.rstrip("\n")
-
-    def _send(self, line: str) -> None:
-        try:
-            self._commands.write(line + "\n")
-            self._commands.flush()
-        except BrokenPipeError:
-            raise StorageError(f"{self._name} ended with status {self._child.wait()}") from None
 
 
 def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> ReplayResult:
@@ -97,9 +43,13 @@ def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> Rep
     with _directory(plan) as directory, ExitStack() as stack:
         front_blocks = pages_of(plan.front, len(before), "front") if plan.front else 0
         nodes = [
-            stack.enter_context(NodeProcess(orders))
-            for orders in _orders(plan, directory, len(before), front_blocks)
+            stack.enter_context(LineProcess.of_module(f"process {n} of the replay", _NODE))
+            for n in range(plan.nodes)
         ]
+        for node, orders in zip(
+            nodes, _orders(plan, directory, len(before), front_blocks), strict=True
+        ):
+            node.send(json.dumps(dataclasses.asdict(orders)))
         for node in nodes:
             node.answer()  # ready
         half = len(chains) // 2 if plan.corrupt else len(chains)
@@ -126,7 +76,7 @@ def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> Rep
 
 
 def _drive(
-    nodes: Sequence[NodeProcess], requests: range, concurrent: bool, progress: Progress
+    nodes: Sequence[LineProcess], requests: range, concurrent: bool, progress: Progress
 ) -> None:
     """Send each request to process i mod N: one after another, or each process at its own pace."""
     if not concurrent:
@@ -168,7 +118,7 @@ def _orders(
         )
 
 
-def _resident(nodes: Sequence[NodeProcess]) -> Counter[int]:
+def _resident(nodes: Sequence[LineProcess]) -> Counter[int]:
     """In how many stores each block of the trace lies."""
     counts: Counter[int] = Counter()
     for node in nodes:

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.content import PageContent, page_key, page_memory
+from hicache_storage.tools.line_process import reply
 from hicache_storage.tools.replay_front import Front
 from hicache_storage.tools.replay_plan import NodeOrders, NodeReport, replay_namespace
 from hicache_storage.tools.traces import read_chains
@@ -173,32 +173,27 @@ def open_node(orders: NodeOrders) -> tuple[PageStore, NvmeStorage]:
     return PageStore(storage, namespace, registry=registry), storage
 
 
-def serve(commands: IO[str], answers: IO[str]) -> None:
+def serve() -> None:
     """Obey until "end" or the end of the input."""
-    orders = NodeOrders.from_json(json.loads(commands.readline()))
+    orders = NodeOrders.from_json(json.loads(sys.stdin.readline()))
     chains = read_chains(Path(orders.trace))
     store, storage = open_node(orders)
     with store:
         node = Node(store, storage, chains, orders)
-        _answer(answers, "ready")
-        for line in commands:
+        reply("ready")
+        for line in sys.stdin:
             command = line.strip()
             if command == "resident":
-                _answer(answers, json.dumps(node.resident()))
+                reply(json.dumps(node.resident()))
             elif command == "end":
-                _answer(answers, json.dumps(dataclasses.asdict(node.report)))
+                reply(json.dumps(dataclasses.asdict(node.report)))
                 return
             else:
                 numbers = [int(n) for n in command.split()]
                 for number in numbers:
                     node.request(number)
-                _answer(answers, str(len(numbers)))
-
-
-def _answer(answers: IO[str], line: str) -> None:
-    answers.write(line + "\n")
-    answers.flush()
+                reply(str(len(numbers)))
 
 
 if __name__ == "__main__":
-    serve(sys.stdin, sys.stdout)
+    serve()
