@@ -1,0 +1,220 @@
+"""Prometheus metrics of a page store. Counters only, no ratios: a scraper divides.
+
+Each page that is asked for (`get`, `prefetch`) ends in exactly one of `hicache_hit_total` and
+`hicache_miss_total{reason}`; each page to be stored in exactly one of `hicache_stored_total`,
+`hicache_deduplicated_total` and `hicache_refused_total{reason}`. A batch costs a number of
+increments that does not grow with its pages.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
+
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry
+
+from hicache_backends.outcomes import Outcome, Reason
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics import MetricWrapperBase
+
+_log = logging.getLogger(__name__)
+_BASE = ("backend", "tenant", "tier")
+_OPS = ("exists", "get", "set", "prefetch")
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+TIER = "L3"
+SILENT_ZERO_AFTER = 1000
+"""Pages looked up without a single hit, though pages are stored, before a warning."""
+
+_COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "requested": ("hicache_pages_requested_total", ("op",)),
+    "found": ("hicache_found_total", ()),
+    "hit": ("hicache_hit_total", ()),
+    "miss": ("hicache_miss_total", ("reason",)),
+    "stored": ("hicache_stored_total", ()),
+    "deduplicated": ("hicache_deduplicated_total", ()),
+    "refused": ("hicache_refused_total", ("reason",)),
+    "evict": ("hicache_evict_total", ()),
+    "prefetch": ("hicache_prefetch_total", ()),
+    "bytes_read": ("hicache_bytes_read_total", ()),
+    "bytes_written": ("hicache_bytes_written_total", ()),
+}
+_HELP = {
+    "requested": "Pages that calls asked about.",
+    "found": "Pages that exists calls found.",
+    "hit": "Pages read and verified.",
+    "miss": "Pages asked for and not read, by reason.",
+    "stored": "Pages written.",
+    "deduplicated": "Pages that were there already or being written by another process.",
+    "refused": "Pages not stored, by reason.",
+    "evict": "Pages evicted to make room.",
+    "prefetch": "Pages asked for ahead of their use.",
+    "bytes_read": "Bytes of pages read and verified.",
+    "bytes_written": "Bytes of pages known to be written.",
+}
+_GAUGES = {
+    "pages": ("hicache_stored_pages", "Pages in the own index."),
+    "bytes": ("hicache_stored_bytes", "Bytes of the pages in the own index."),
+    "capacity_bytes": ("hicache_capacity_bytes", "Bytes that may be kept."),
+}
+_families_lock = threading.Lock()
+_families: WeakKeyDictionary[CollectorRegistry, dict[str, MetricWrapperBase]] = WeakKeyDictionary()
+
+
+class Metrics:
+    """The counters of one backend and tenant. Thread safe. Build one with `create`."""
+
+    def __init__(
+        self, families: Mapping[str, MetricWrapperBase], labels: Mapping[str, str]
+    ) -> None:
+        def counter(name: str, **more: str) -> prometheus.Counter:
+            return cast("prometheus.Counter", families[name].labels(**labels, **more))
+
+        self._requested = {op: counter("requested", op=op) for op in _OPS}
+        self._miss = {reason: counter("miss", reason=reason.value) for reason in Reason}
+        self._refused = {reason: counter("refused", reason=reason.value) for reason in Reason}
+        plain = [name for name, (_, more) in _COUNTERS.items() if not more]
+        self._plain = {name: counter(name) for name in plain}
+        self._seconds = {
+            op: cast("prometheus.Histogram", families["seconds"].labels(**labels, op=op))
+            for op in _OPS
+        }
+        self._gauges = {
+            name: cast("prometheus.Gauge", families[name].labels(**labels)) for name in _GAUGES
+        }
+        self._lookups_without_hit = 0
+        self._stored_anything = False
+        self._warned = False
+
+    @classmethod
+    def create(
+        cls, backend: str, tenant: str, registry: CollectorRegistry | None = None
+    ) -> Metrics:
+        """Counters with these labels, in `registry` or the process's own one."""
+        labels = {"backend": backend, "tenant": tenant, "tier": TIER}
+        return cls(_families_of(registry or prometheus.REGISTRY), labels)
+
+    def observe(
+        self, op: str, outcomes: Sequence[Outcome], bytes_moved: int, seconds: float
+    ) -> None:
+        """Count one batch. `op`: get, prefetch or set. `bytes_moved`: of pages that are ok."""
+        self._requested[op].inc(len(outcomes))
+        self._seconds[op].observe(seconds)
+        if op == "set":
+            self._observe_set(outcomes, bytes_moved)
+            return
+        reasons = Tally(outcome.reason for outcome in outcomes if not outcome.ok)
+        hits = len(outcomes) - reasons.total()
+        for reason, pages in reasons.items():
+            self._miss[reason or Reason.NEVER_WRITTEN].inc(pages)
+        if hits:
+            self._plain["hit"].inc(hits)
+            self._plain["bytes_read"].inc(bytes_moved)
+        self._watch_for_silent_zero(len(outcomes), hits)
+
+    def looked_up(self, requested: int, found: int, seconds: float) -> None:
+        """Count one exists call."""
+        self._requested["exists"].inc(requested)
+        self._plain["found"].inc(found)
+        self._seconds["exists"].observe(seconds)
+        self._watch_for_silent_zero(requested, found)
+
+    def evicted(self, pages: int) -> None:
+        """Count pages that made room for others."""
+        self._plain["evict"].inc(pages)
+
+    def prefetch_started(self, pages: int) -> None:
+        """Count pages asked for ahead; what became of them is observed as op "prefetch"."""
+        self._plain["prefetch"].inc(pages)
+
+    def watch(self, stats: Callable[[], Mapping[str, int | float | str]]) -> None:
+        """Read the gauges from `stats()` (pages, bytes, capacity_bytes) at each scrape."""
+        for name, gauge in self._gauges.items():
+            gauge.set_function(functools.partial(_gauge_value, stats, name))
+
+    def unwatch(self) -> None:
+        """Let go of `stats`; the gauges say 0."""
+        for gauge in self._gauges.values():
+            gauge.set_function(_zero)
+
+    def snapshot(self) -> dict[str, int | dict[str, int]]:
+        """The counters by short name; those by op or reason are dicts of what is not 0."""
+        counts: dict[str, int | dict[str, int]] = {n: _value(c) for n, c in self._plain.items()}
+        counts["requested"] = {op: n for op, c in self._requested.items() if (n := _value(c))}
+        counts["miss"] = {r.value: n for r, c in self._miss.items() if (n := _value(c))}
+        counts["refused"] = {r.value: n for r, c in self._refused.items() if (n := _value(c))}
+        return counts
+
+    def _observe_set(self, outcomes: Sequence[Outcome], bytes_moved: int) -> None:
+        fates = Tally((outcome.ok, outcome.existed, outcome.reason) for outcome in outcomes)
+        for (ok, existed, reason), pages in fates.items():
+            if not ok:
+                self._refused[reason or Reason.SKIPPED].inc(pages)
+            elif existed:
+                self._plain["deduplicated"].inc(pages)
+            else:
+                self._plain["stored"].inc(pages)
+                self._stored_anything = True
+        self._plain["bytes_written"].inc(bytes_moved)
+
+    def _watch_for_silent_zero(self, pages: int, hits: int) -> None:
+        """Stored but never found is a wrong key or namespace far more often than bad luck."""
+        if hits or self._warned:
+            self._lookups_without_hit = 0
+            self._warned = self._warned or bool(hits)
+            return
+        self._lookups_without_hit += pages
+        if self._stored_anything and self._lookups_without_hit >= SILENT_ZERO_AFTER:
+            self._warned = True
+            _log.warning(
+                "pages are stored but none of the last %d looked up was found: do all processes "
+                "have the same model, revision, dtype, layout, page size and tenant?",
+                self._lookups_without_hit,
+            )
+
+
+def _families_of(registry: CollectorRegistry) -> dict[str, MetricWrapperBase]:
+    """The metric families in a registry, made once."""
+    with _families_lock:
+        families = _families.get(registry)
+        if families is None:
+            families = _families[registry] = _new_families(registry)
+        return families
+
+
+def _new_families(registry: CollectorRegistry) -> dict[str, MetricWrapperBase]:
+    families: dict[str, MetricWrapperBase] = {
+        short: prometheus.Counter(name, _HELP[short], (*_BASE, *more), registry=registry)
+        for short, (name, more) in _COUNTERS.items()
+    }
+    families["seconds"] = prometheus.Histogram(
+        "hicache_call_seconds",
+        "Duration of calls.",
+        (*_BASE, "op"),
+        buckets=_SECONDS,
+        registry=registry,
+    )
+    for short, (name, text) in _GAUGES.items():
+        families[short] = prometheus.Gauge(
+            name, text, _BASE, registry=registry, multiprocess_mode="livesum"
+        )
+    return families
+
+
+def _value(counter: prometheus.Counter) -> int:
+    samples = next(iter(counter.collect())).samples
+    return int(next(s.value for s in samples if s.name.endswith("_total")))
+
+
+def _gauge_value(stats: Callable[[], Mapping[str, int | float | str]], name: str) -> float:
+    return float(stats().get(name, 0))
+
+
+def _zero() -> float:
+    return 0.0
