@@ -184,6 +184,11 @@ def test_a_batch_costs_increments_by_reason_not_by_page(
     metrics = Metrics.create("nvme", "t", registry)
     increments: list[float] = []
     real = Counter.inc
-    monkeypatch.setattr(Counter, "inc", lambda self, n=1: (increments.append(n), real(self, n))[1])
+
+    def counted(counter: Counter, amount: float = 1) -> None:
+        increments.append(amount)
+        real(counter, amount)
+
+    monkeypatch.setattr(Counter, "inc", counted)
     metrics.observe("get", [HIT, miss(Reason.EVICTED), miss(Reason.TIMEOUT), HIT] * 250, 5, 0.001)
     assert sorted(increments) == [5, 250, 250, 500, 1000]
