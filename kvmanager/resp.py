@@ -1,0 +1,76 @@
+"""Commands and replies on the wire (RESP2), and every error a server can reply, translated."""
+
+from __future__ import annotations
+
+from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
+
+Reply = bytes | int | None
+
+
+class NoScript(RegistryUnavailable):
+    """The server does not know the script yet; load it and ask again."""
+
+
+_UNAVAILABLE = {
+    "LOADING": "the server is loading its data",
+    "BUSY": "the server is busy with a script",
+    "MASTERDOWN": "the server is a replica without its master",
+    "READONLY": "the server is a replica: a failover, or the endpoint names the wrong server",
+    "TRYAGAIN": "the Cluster is moving the slot",
+    "CLUSTERDOWN": "the Cluster is down",
+    "MISCONF": "the server takes no writes because it cannot save its snapshots",
+    "NOREPLICAS": "the server takes no writes because it has too few replicas",
+    "UNKILLABLE": "the server is busy with a script",
+}
+_REFUSED = {
+    "OOM": "the server is out of memory: raise maxmemory",
+    "NOAUTH": "the server wants a password: redis://:password@host",
+    "WRONGPASS": "the user or password is wrong",
+    "NOPERM": "the user has not the permission: it needs EVALSHA and the commands of the scripts",
+    "MOVED": "the endpoint is one node of a Cluster; name the node that owns this namespace's slot",
+    "ASK": "the endpoint is one node of a Cluster; name the node that owns this namespace's slot",
+    "CROSSSLOT": "the endpoint is a Cluster that spreads this namespace's keys",
+    "WRONGTYPE": "a key of the registry holds something else: does another program write there?",
+    "NOPROTO": "the server does not speak RESP2",
+    "DENIED": "the server runs in protected mode: set a password or bind it to an address",
+    "EXECABORT": "the server gave up a transaction",
+    "NOTBUSY": "no script is running",
+    "ERR": "the server does not understand the call",
+}
+REPLIES = (*_UNAVAILABLE, *_REFUSED, "NOSCRIPT")
+"""Every error code that has a translation; any other is refused as it is."""
+
+
+def command(*args: bytes) -> bytes:
+    """One command."""
+    parts = [b"*%d\r\n" % len(args)]
+    parts += [b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args]
+    return b"".join(parts)
+
+
+def error(message: str) -> RegistryError:
+    """The error for a server's error reply, `message` without the leading '-'."""
+    code = message.split(" ", 1)[0]
+    if code == "ERR":  # up to version 6 a script's error is wrapped
+        inner = message.rpartition(": -")[2].split(" ", 1)[0]
+        code = inner if inner in REPLIES else code
+    if code == "NOSCRIPT":
+        return NoScript(message)
+    if code in _UNAVAILABLE:
+        return RegistryUnavailable(f"{_UNAVAILABLE[code]} ({message})")
+    return RegistryRefused(f"{_REFUSED.get(code, 'the server refuses')} ({message})")
+
+
+def parse(raw: bytes) -> Reply:
+    """The value of one whole reply that is no array. Raises the translated error of an error."""
+    kind, end = raw[:1], raw.find(b"\r\n")
+    if kind == b"$":
+        size = int(raw[1:end])
+        return raw[end + 2 : end + 2 + size] if size >= 0 else None
+    if kind == b"+":
+        return raw[1:end]
+    if kind == b":":
+        return int(raw[1:end])
+    if kind == b"-":
+        raise error(raw[1:end].decode("utf-8", "replace"))
+    raise RegistryRefused(f"the server's reply is no RESP2: {raw[:40]!r}")

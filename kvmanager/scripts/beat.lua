@@ -1,0 +1,62 @@
+-- Register a process and its store, or say that they are still there; the same in both cases.
+-- Reads and writes n{tag}, q{tag}, s{tag}; rewrites r{tag}<process> with its time to live; takes
+-- b{tag}<store>.
+-- KEYS: n{tag}, q{tag}, s{tag}, r{tag}<process>, b{tag}<store>
+-- ARGV: fingerprint, encoding of the namespace, schema, epoch that the store obeyed, medium (8),
+--       medium record, store, process, process record, time to live (ms), '' or the sequence to
+--       begin anew from
+-- Returns msgpack, a map: epoch, sequence (-1: none), stored_epoch (of the store's last beat),
+--         returned (the process record had lived on), bad, quota_bytes, mode;
+--         or only refused: why.
+local names, sequences, stores, alive, bad = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local fingerprint, encoding, schema, obeyed = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
+
+local known = redis.call('HMGET', names,
+  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'quota_bytes', 'mode')
+if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
+  return cmsgpack.pack({refused = 'another namespace has this tag'})
+end
+if known[3] and math.abs((tonumber(known[3]) or -9) - schema) > 1 then
+  return cmsgpack.pack({refused = 'schema ' .. known[3] .. ' is kept there, not ' .. ARGV[3]})
+end
+
+local epoch = tonumber(known[4]) or 0
+if obeyed > epoch then epoch = obeyed end
+if not known[1] or tonumber(known[4]) ~= epoch then
+  redis.call('HSET', names, 'fingerprint', fingerprint, 'encoding', encoding, 'schema', ARGV[3],
+    'epoch', string.format('%.0f', epoch))
+end
+local media = known[5] or ''
+local listed = false
+for m = 1, #media, 8 do
+  if string.sub(media, m, m + 7) == medium then listed = true end
+end
+if not listed then
+  redis.call('HSET', names, 'media', media .. medium, 'm:' .. medium, ARGV[6])
+end
+
+local stored = -1
+local record = redis.call('HGET', stores, store)
+if record then
+  local ok, fields = pcall(cmsgpack.unpack, record)
+  stored = ok and type(fields) == 'table' and tonumber(fields[3]) or -1
+end
+if obeyed > stored then stored = obeyed end
+redis.call('HSET', stores, store,
+  cmsgpack.pack({process, medium, stored, redis.call('TIME')[1]}))
+if ARGV[11] ~= '' then redis.call('HSET', sequences, store, ARGV[11]) end
+
+local returned = redis.call('EXISTS', alive) == 1
+redis.call('SET', alive, ARGV[9], 'PX', ARGV[10])
+local reports = redis.call('LRANGE', bad, 0, -1)
+if #reports > 0 then redis.call('DEL', bad) end
+return cmsgpack.pack({
+  epoch = epoch,
+  sequence = tonumber(redis.call('HGET', sequences, store) or '-1') or -1,
+  stored_epoch = stored,
+  returned = returned,
+  bad = reports,
+  quota_bytes = known[6],
+  mode = known[7],
+})

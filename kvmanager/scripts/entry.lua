@@ -1,0 +1,45 @@
+-- Included before every script that reads or writes pages. Touches no key by itself.
+--
+-- An entry is a field of p{tag}<epoch>.<medium>.<bucket>, named by the digest without its first
+-- byte: length byte (64 + bytes of the location; the 64 is format 1), 4 bytes of access stamp
+-- (100 ms of Redis TIME, big endian), 2 bytes (128: counted in its parent, 64: looked up since it
+-- was published, 14 bits: children stored), location. Anything else in its place is no entry.
+local call, pcall = redis.call, redis.pcall
+local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
+local COUNTED, READ = 128, 64
+
+local function now()
+  local t = call('TIME')
+  return floor(t[1] * 10 + t[2] / 100000) % 4294967296, t[1] * 1000 + floor(t[2] / 1000)
+end
+
+local function be32(n)
+  return char(floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
+end
+
+-- Key and field of the digest that begins at byte i of s.
+local function place(prefix, s, i)
+  local a, b = byte(s, i, i + 1)
+  return prefix .. char(a, b - b % 4), sub(s, i + 1, i + 15)
+end
+
+local function valid(e)
+  return e and #e >= 7 and byte(e) == #e + 57
+end
+
+local function stamp(e)
+  local a, b, c, d = byte(e, 2, 5)
+  return ((a * 256 + b) * 256 + c) * 256 + d
+end
+
+-- Add n to the children of a page, if it is there.
+local function bump(key, field, n)
+  local e = call('HGET', key, field)
+  if not valid(e) then return false end
+  local hi, lo = byte(e, 6, 7)
+  local flags = hi - hi % 64
+  local children = math.max(0, math.min(16383, (hi - flags) * 256 + lo + n))
+  call('HSET', key, field,
+    sub(e, 1, 5) .. char(flags + floor(children / 256), children % 256) .. sub(e, 8))
+  return true
+end

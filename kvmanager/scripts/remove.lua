@@ -1,0 +1,48 @@
+-- Forget pages of one medium whose location is still the given one.
+-- Reads n{tag}. Reads and writes q{tag}, p{tag}<epoch>.<medium>.<bucket> of each digest and of its
+-- parent.
+-- KEYS: n{tag}, q{tag}
+-- ARGV: as in mutation, then digests; parents (16 bytes each, zeros if unknown); a byte for each:
+--       length of its location; locations; '' or 4 bytes for each: time since its owner used it
+--       (100 ms), then: how long a page is kept for its children's sake (100 ms)
+-- Returns as in mutation, results: a byte for each digest: 0 removed or not there, 1 kept because
+--         another process used it since, 2 kept because of its children.
+local digests, parents, lengths, locations, idle = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local parent_age = tonumber(ARGV[11])
+local units = now()
+local UNKNOWN = string.rep('\0', 16)
+
+local function kept(e, n)
+  if idle == '' then return nil end
+  local hi, lo = byte(e, 6, 7)
+  local age = (units - stamp(e)) % 4294967296
+  if hi % 64 + lo > 0 and age < parent_age then return '\2' end
+  local a, b, c, d = byte(idle, n * 4 - 3, n * 4)
+  if hi % 128 >= READ and age < ((a * 256 + b) * 256 + c) * 256 + d then return '\1' end
+  return nil
+end
+
+local out = {}
+local location_at = 1
+for n = 1, #lengths do
+  local i, size = n * 16 - 15, byte(lengths, n)
+  local location = sub(locations, location_at, location_at + size - 1)
+  location_at = location_at + size
+  local key, field = place(pages, digests, i)
+  local e = call('HGET', key, field)
+  out[n] = '\0'
+  if valid(e) and sub(e, 8) == location then
+    local keep = kept(e, n)
+    if keep then
+      out[n] = keep
+    else
+      call('HDEL', key, field)
+      local parent = sub(parents, i, i + 15)
+      if byte(e, 6) >= COUNTED and parent ~= UNKNOWN then
+        local parent_key, parent_field = place(pages, parent, 1)
+        bump(parent_key, parent_field, -1)
+      end
+    end
+  end
+end
+return answer(table.concat(out))

@@ -1,0 +1,31 @@
+-- A page was read and is wrong, or is no longer there: forget it, and tell its owner.
+-- Reads n{tag}. Reads and writes p{tag}<epoch>.<medium>.<bucket> of the digest and of its parent on
+-- each medium; appends to b{tag}<store> (at most 1,024, for an hour).
+-- KEYS: n{tag}
+-- ARGV: epoch, tag, digest, parent (zeros if unknown), location
+-- Returns 'K' and '1' if the entry was there and is gone, else '0'. 'S<epoch>' and 'L' as in lookup.
+local epoch, tag, digest, parent, location = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local head = call('HMGET', KEYS[1], 'epoch', 'media')
+if head[1] ~= epoch then return head[1] and 'S' .. head[1] or 'L' end
+local media = head[2] or ''
+local gone = '0'
+for m = 1, #media, 8 do
+  local pages = 'p' .. tag .. epoch .. '.' .. sub(media, m, m + 7) .. '.'
+  local key, field = place(pages, digest, 1)
+  local e = call('HGET', key, field)
+  if valid(e) and sub(e, 8) == location then
+    call('HDEL', key, field)
+    if byte(e, 6) >= COUNTED and parent ~= string.rep('\0', 16) then
+      local parent_key, parent_field = place(pages, parent, 1)
+      bump(parent_key, parent_field, -1)
+    end
+    gone = '1'
+  end
+end
+if gone == '1' and #location >= 16 then
+  local owner = 'b' .. tag .. sub(location, 1, 16)
+  call('RPUSH', owner, digest .. location)
+  call('LTRIM', owner, -1024, -1)
+  call('PEXPIRE', owner, 3600000)
+end
+return 'K' .. gone

@@ -1,0 +1,309 @@
+"""The registry's calls as bytes: how each is asked and what its reply says. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgpack
+import numpy as np
+
+from hicache_backends.errors import RegistryRefused, RegistryUnavailable, StaleEpoch
+from hicache_backends.identity import DIGEST_BYTES, Namespace
+from hicache_backends.outcomes import Reason
+from hicache_backends.storage import UNKNOWN, PageEntry
+from kvmanager import keys
+from kvmanager.model import MAX_LOCATION_BYTES, Claim, Lookup, Member, Published, Removal
+from kvmanager.resp import Reply
+from kvmanager.scripts import Call
+
+_Word = TypeVar("_Word")
+
+UNIT_MS = 100
+"""Access stamps count these."""
+PARENT_AGE_MS = 24 * 3600 * 1000
+"""A page without any use for this long is no longer kept for its children's sake."""
+_ENTRY_HEAD = 7
+_ENTRY_MARK = 64
+_WHY = {129: Reason.BEING_WRITTEN, 130: Reason.OTHER_HOST}
+_PUBLISHED = (Published.OK, Published.DUPLICATE)
+_REMOVAL = (Removal.REMOVED, Removal.TOUCHED, Removal.PARENT)
+_CLAIM = (Claim.GRANTED, Claim.STORED, Claim.ELSEWHERE)
+_LITTLE_ROOT = 1 << 56  # second half of ROOT as a little-endian integer
+
+
+class EpochMoved(StaleEpoch):
+    """The namespace was cleared; `epoch` is the present one."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"the namespace was cleared, its epoch is {epoch} now")
+        self.epoch = epoch
+
+
+class Forgotten(RegistryUnavailable):
+    """The registry does not know this namespace: it was flushed, or is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """The reply to a publish or remove. `last`: the store's sequence that the registry has now
+    (-1: none); `applied`: it was carried out, with one result a key."""
+
+    last: int
+    applied: bool
+    results: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The reply to a heartbeat; the fields are those of `scripts/beat.lua`."""
+
+    epoch: int
+    sequence: int
+    stored_epoch: int
+    returned: bool
+    bad: tuple[PageEntry, ...]
+    quota_bytes: int | None
+    mode: str | None
+
+
+class Wire:
+    """The calls of one member within one namespace."""
+
+    def __init__(self, namespace: Namespace, member: Member) -> None:
+        self._fingerprint = namespace.fingerprint
+        self._encoding = namespace.encode()
+        self._member = member
+        self.tag = keys.tag(self._fingerprint)
+        self.medium = keys.medium_id(member.medium)
+        self._names = b"n" + self.tag
+        self._sequences = b"q" + self.tag
+        self._alive = b"r" + self.tag + member.process
+
+    def lookup(
+        self,
+        epoch: int,
+        digests: Sequence[bytes],
+        media: Sequence[bytes],
+        *,
+        prefix: bool,
+        touch_interval_ms: int,
+    ) -> Call:
+        return Call.of(
+            "lookup",
+            (self._names,),
+            (
+                b"%d" % epoch,
+                self.tag,
+                _joined(digests),
+                b"".join(map(keys.medium_id, media)),
+                b"1" if prefix else b"0",
+                b"%d" % max(1, touch_interval_ms // UNIT_MS),
+            ),
+        )
+
+    def claim(self, epoch: int, digests: Sequence[bytes], token: bytes, ttl_ms: int) -> Call:
+        args = (b"%d" % epoch, self.tag, _joined(digests), self.medium, token, b"%d" % ttl_ms)
+        return Call.of("claim", (self._names,), args)
+
+    def abort(self, epoch: int, digests: Sequence[bytes], token: bytes) -> Call:
+        key = b"c%b%d.%b" % (self.tag, epoch, self.medium)
+        return Call.of("abort", (key,), (_joined(digests), token))
+
+    def publish(
+        self, epoch: int, sequence: int, entries: Sequence[PageEntry], *, claimed: bool
+    ) -> Call:
+        digests = _joined([entry.digest for entry in entries])
+        links, parents = _links(digests, _joined([entry.parent for entry in entries]))
+        lengths, locations = _locations(entries)
+        return self._mutation(
+            "publish",
+            epoch,
+            sequence,
+            (digests, links, parents, lengths, locations, b"1" if claimed else b"0"),
+        )
+
+    def remove(
+        self,
+        epoch: int,
+        sequence: int,
+        entries: Sequence[PageEntry],
+        touched_ms: Sequence[int] | None,
+    ) -> Call:
+        idle = b""
+        if touched_ms is not None:
+            units = np.asarray(touched_ms, np.float64) / UNIT_MS
+            idle = np.clip(units, 0, 0xFFFFFFFF).astype(">u4").tobytes()
+        lengths, locations = _locations(entries)
+        digests = _joined([entry.digest for entry in entries])
+        parents = _joined([entry.parent for entry in entries])
+        age = b"%d" % (PARENT_AGE_MS // UNIT_MS)
+        return self._mutation(
+            "remove", epoch, sequence, (digests, parents, lengths, locations, idle, age)
+        )
+
+    def report(self, epoch: int, digest: bytes, location: bytes, parent: bytes) -> Call:
+        args = (b"%d" % epoch, self.tag, digest, parent, location)
+        return Call.of("report", (self._names,), args)
+
+    def beat(self, obeyed_epoch: int, ttl_ms: int, begin: int | None = None) -> Call:
+        """`begin`: the sequence to begin anew from, if the store is about to announce its pages."""
+        me = self._member
+        process = msgpack.packb([me.host, me.server, me.rank, me.store, self.medium])
+        args = (
+            self._fingerprint,
+            self._encoding,
+            b"%d" % keys.SCHEMA,
+            b"%d" % obeyed_epoch,
+            self.medium,
+            msgpack.packb([me.medium, me.shared]),
+            me.store,
+            me.process,
+            process,
+            b"%d" % ttl_ms,
+            b"" if begin is None else b"%d" % begin,
+        )
+        owned = (b"s" + self.tag, self._alive, b"b" + self.tag + me.store)
+        return Call.of("beat", (self._names, self._sequences, *owned), args)
+
+    def clear(self) -> Call:
+        return Call.of("clear", (self._names,), ())
+
+    @property
+    def alive_key(self) -> bytes:
+        """The key whose life shows that the process lives."""
+        return self._alive
+
+    def _mutation(self, name: str, epoch: int, sequence: int, args: tuple[bytes, ...]) -> Call:
+        head = (b"%d" % epoch, self.tag, self.medium, self._member.store, b"%d" % sequence)
+        return Call.of(name, (self._names, self._sequences), head + args)
+
+
+def read_lookup(reply: Reply, keys_asked: int, absent: Reason) -> Lookup:
+    """`absent`: the reason of a page that is nowhere."""
+    body = _body(reply)
+    locations = _equal_locations(body)
+    reasons: list[Reason | None] = [None] * len(locations)
+    at = sum(map(len, locations)) + _ENTRY_HEAD * len(locations)
+    while at < len(body):
+        mark = body[at]
+        size = _ENTRY_HEAD + mark - _ENTRY_MARK if mark < 128 else 1
+        if mark < _ENTRY_MARK or at + size > len(body):
+            raise _garbled(reply)
+        found = mark < 128
+        locations.append(body[at + _ENTRY_HEAD : at + size] if found else b"")
+        reasons.append(None if found else _WHY.get(mark, absent))
+        at += size
+    short = keys_asked - len(locations)
+    if short < 0 or (short and (not reasons or reasons[-1] is None)):
+        raise _garbled(reply)
+    return Lookup(locations + [b""] * short, reasons + reasons[-1:] * short)
+
+
+def read_claims(reply: Reply, keys_asked: int) -> list[Claim]:
+    """One answer a key."""
+    return _each(_CLAIM, _body(reply), keys_asked)
+
+
+def read_done(reply: Reply) -> bytes:
+    """What an abort, report or clear says beyond being done."""
+    return _body(reply)
+
+
+def read_mutation(reply: Reply, sequence: int) -> Mutation:
+    """`sequence`: the one that was sent."""
+    if isinstance(reply, bytes) and reply[:1] in (b"G", b"A"):
+        try:
+            return Mutation(int(reply[1:17]), reply[:1] == b"G", reply[17:])
+        except ValueError:
+            raise _garbled(reply) from None
+    return Mutation(sequence, True, _body(reply))
+
+
+def published(results: bytes, entries: int) -> list[Published]:
+    """What a publish's results say."""
+    return _each(_PUBLISHED, results, entries)
+
+
+def removals(results: bytes, entries: int) -> list[Removal]:
+    """What a remove's results say."""
+    return _each(_REMOVAL, results, entries)
+
+
+def read_beat(reply: Reply) -> Beat:
+    """Raises RegistryRefused if the registry keeps another namespace or schema here."""
+    try:
+        raw = msgpack.unpackb(reply, raw=True)
+        if b"refused" in raw:
+            raise RegistryRefused(raw[b"refused"].decode())
+        quota, mode = raw.get(b"quota_bytes"), raw.get(b"mode")
+        return Beat(
+            int(raw[b"epoch"]),
+            int(raw[b"sequence"]),
+            int(raw[b"stored_epoch"]),
+            bool(raw[b"returned"]),
+            tuple(PageEntry(r[:16], UNKNOWN, r[16:]) for r in raw[b"bad"]),
+            int(quota) if quota else None,
+            mode.decode() if mode else None,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RegistryRefused(f"a heartbeat's reply is malformed: {error}") from error
+
+
+def _joined(digests: Sequence[bytes]) -> bytes:
+    joined = b"".join(digests)
+    if len(joined) != DIGEST_BYTES * len(digests):
+        raise ValueError(f"a digest has {DIGEST_BYTES} bytes")
+    return joined
+
+
+def _locations(entries: Sequence[PageEntry]) -> tuple[bytes, bytes]:
+    locations = [entry.location for entry in entries]
+    sizes = [len(location) for location in locations]
+    if sizes and not 1 <= min(sizes) <= max(sizes) <= MAX_LOCATION_BYTES:
+        raise ValueError(f"a location has 1 to {MAX_LOCATION_BYTES} bytes")
+    return bytes(sizes), b"".join(locations)
+
+
+def _links(digests: bytes, parents: bytes) -> tuple[bytes, bytes]:
+    """For each page: 0 no parent known, 1 the page before it, 2 the next of the second value."""
+    own = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    above = np.frombuffer(parents, "<u8").reshape(-1, 2)
+    links = np.full(len(own), 2, np.uint8)
+    links[(above[:, 0] == 0) & ((above[:, 1] == 0) | (above[:, 1] == _LITTLE_ROOT))] = 0
+    links[1:][(above[1:] == own[:-1]).all(axis=1)] = 1
+    return links.tobytes(), above[links == 2].tobytes()
+
+
+def _equal_locations(body: bytes) -> list[bytes]:
+    """The entries at the start of a reply, if they are all as long as the first; else none."""
+    if not body or not _ENTRY_MARK <= body[0] < 128:
+        return []
+    step = _ENTRY_HEAD + body[0] - _ENTRY_MARK
+    whole = len(body) // step * step
+    if body[:whole:step] != body[:1] * (whole // step):
+        return []
+    return [body[i : i + step - _ENTRY_HEAD] for i in range(_ENTRY_HEAD, whole, step)]
+
+
+def _body(reply: Reply) -> bytes:
+    if not isinstance(reply, bytes):
+        raise _garbled(reply)
+    if reply[:1] == b"K":
+        return reply[1:]
+    if reply == b"L":
+        raise Forgotten("the registry has forgotten this namespace; joining it again")
+    if reply[:1] == b"S" and reply[1:].isdigit():
+        raise EpochMoved(int(reply[1:]))
+    raise _garbled(reply)
+
+
+def _garbled(reply: Reply) -> RegistryRefused:
+    return RegistryRefused(f"a reply is malformed: {reply!r:.60}")
+
+
+def _each(words: Sequence[_Word], results: bytes, expected: int) -> list[_Word]:
+    if len(results) != expected or (results and max(results) >= len(words)):
+        raise _garbled(results)
+    return [words[result] for result in results]
