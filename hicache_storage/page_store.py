@@ -80,6 +80,7 @@ class PageStore:
             self.options.max_queued_bytes,
         )
         storage.set_keeper(RegistryKeeper(registry, 1000, self.metrics.evicted))
+        self.metrics.watch(storage.stats)
         if registry is not None:
             registry.start(self._obey)
 
@@ -200,6 +201,7 @@ class PageStore:
             return True
         self._closed = True
         self._prefetcher.close()
+        self.metrics.unwatch()
         if self.registry is not None:
             self.registry.close()
         if self._access_log is not None:

@@ -71,7 +71,7 @@ class PrefetchHandle:
             limit_s = None if timeout_ms is None else timeout_ms / 1000
             if not self._changed.wait_for(self._is_done, limit_s):
                 return None
-            rest = self._stopped or AFTER_A_MISS
+            rest = AFTER_A_MISS if self._stopped is None else self._stopped
             return [rest if outcome is None else outcome for outcome in self._outcomes]
 
     def _is_done(self) -> bool:
