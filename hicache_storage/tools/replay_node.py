@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import sys
 import time
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hicache_backends.identity import page_digests
-from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
+from hicache_backends.nvme import NvmeOptions, NvmeStorage
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.content import PageContent, page_key, page_memory
@@ -27,10 +25,8 @@ from hicache_storage.tools.line_process import reply
 from hicache_storage.tools.replay_front import Front
 from hicache_storage.tools.replay_plan import NodeOrders, NodeReport, replay_namespace
 from hicache_storage.tools.traces import read_chains
-from kvmanager.connect import connect_registry
-from kvmanager.model import Member
+from hicache_storage.tools.tool_store import open_tool_store
 from kvmanager.options import RegistryOptions
-from kvmanager.registry import Registry
 
 SLICE_BYTES = 256 << 20
 """Chains longer than this are replayed in slices, to bound the memory of a process."""
@@ -149,28 +145,14 @@ def _runs(stored: Sequence[bool], longest: int) -> list[tuple[int, int]]:
 
 def open_node(orders: NodeOrders) -> tuple[PageStore, NvmeStorage]:
     """The page store of this process on the shared directory."""
-    namespace = replay_namespace(orders.block_bytes)
-    options = NvmeOptions(paths=(orders.directory,), capacity_bytes=orders.capacity_bytes)
-    storage = open_nvme(namespace, options, shared=orders.registry is not None)
-    registry: Registry | None = None
-    if orders.registry is not None:
-        member = Member(
-            process=uuid.uuid4().bytes,
-            host=socket.gethostname(),
-            server=f"replay-{orders.node}",
-            store=storage.store,
-            medium=storage.medium,
-        )
-        registry = connect_registry(
-            orders.registry,
-            namespace,
-            member,
-            entries=storage.entries,
-            options=RegistryOptions(
-                touch_interval_ms=orders.touch_interval_ms, embedded_dir=orders.registry_dir
-            ),
-        )
-    return PageStore(storage, namespace, registry=registry), storage
+    return open_tool_store(
+        replay_namespace(orders.block_bytes),
+        NvmeOptions(paths=(orders.directory,), capacity_bytes=orders.capacity_bytes),
+        endpoint=orders.registry,
+        registry_options=RegistryOptions(
+            touch_interval_ms=orders.touch_interval_ms, embedded_dir=orders.registry_dir
+        ),
+    )
 
 
 def serve() -> None:

@@ -1,0 +1,43 @@
+"""`exists` of pages that another process stored, asked of the registry beside the spinner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hicache_backends.errors import StorageError
+from hicache_backends.nvme import NvmeOptions
+from hicache_storage.page_store import PageStore
+from hicache_storage.tools.bench_arena import all_ok, bench_namespace, pieces_of
+from hicache_storage.tools.bench_beside import EXISTS_CALLS, latencies_ms
+from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Say
+from hicache_storage.tools.content import page_key, page_memory
+from hicache_storage.tools.spinner import Spinner
+from hicache_storage.tools.tool_store import open_tool_store
+from kvmanager.options import RegistryOptions
+
+PAGE_BYTES = 4096
+
+
+def measure_registry_exists(_plan: BenchPlan, directory: Path, say: Say) -> Figures:
+    """p50 and p99 of 128 keys, none of them in the own index, over an embedded registry."""
+    say("exists through the registry beside the spinning thread")
+    root, keys = directory / "root", [page_key(block) for block in range(BATCH_PAGES)]
+    with _open(root) as writer, _open(root) as reader:
+        memory = page_memory(BATCH_PAGES, PAGE_BYTES)
+        all_ok(writer.set(keys, pieces_of(memory, BATCH_PAGES, 1), parent=None))
+        if reader.exists(keys) != len(keys):
+            raise StorageError("the registry does not know the pages of the other store")
+        with Spinner():
+            p50, p99 = latencies_ms(EXISTS_CALLS, lambda: reader.exists(keys))
+    return {"exists_128": {"registry_p50_ms": round(p50, 3), "registry_p99_ms": round(p99, 3)}}
+
+
+def _open(root: Path) -> PageStore:
+    root.mkdir(exist_ok=True)
+    store, _ = open_tool_store(
+        bench_namespace(PAGE_BYTES),
+        NvmeOptions(paths=(str(root),), capacity_bytes=16 << 20),
+        endpoint="embedded",
+        registry_options=RegistryOptions(embedded_dir=str(root.parent)),
+    )
+    return store
