@@ -35,12 +35,20 @@ def blank(n: int) -> list[bytearray]:
     return [bytearray(b"\xa5" * PAGE) for _ in range(n)]
 
 
+def open_store(capacity_pages: int | None = None, **options: Any) -> PageStore:
+    """A page store with counters of its own."""
+    return PageStore(
+        MemoryStorage(NAMESPACE, capacity_pages),
+        NAMESPACE,
+        options=StoreOptions(**options),
+        metrics=Metrics.create("memory", "default", CollectorRegistry()),
+    )
+
+
 @pytest.fixture
 def store() -> Iterator[PageStore]:
-    with PageStore(
-        MemoryStorage(NAMESPACE), NAMESPACE, options=StoreOptions(batch_get_size=4)
-    ) as s:
-        yield s
+    with open_store(batch_get_size=4) as opened:
+        yield opened
 
 
 def test_pages_come_back_as_they_were_set(store: PageStore) -> None:
