@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SecretStr
 
-from hicache_storage.config.fields import Batch, Count, Depth, Millis, Section, Size, Strings
+from hicache_storage.config.fields import Batch, Count, Depth, Positive, Section, Size, Strings
 from hicache_storage.options import MAX_DEPTH, Mode, StoreOptions
 
 _STORE = StoreOptions()
@@ -29,7 +29,7 @@ class BackendSection(Section):
     batch_set_size: Batch = Field(
         default=_STORE.batch_set_size, description="Pages of one write call; longer calls are split"
     )
-    timeout_ms: Millis = Field(
+    timeout_ms: Positive = Field(
         default=_STORE.timeout_ms, description="Deadline of a call that names none, milliseconds"
     )
     mode: Mode = Field(

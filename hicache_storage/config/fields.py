@@ -45,7 +45,7 @@ Range = Annotated[tuple[int, int], BeforeValidator(_range, json_schema_input_typ
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)] | Literal["auto"]
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 Count = Annotated[int, Field(ge=1)]
-Millis = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):

@@ -26,7 +26,6 @@ from hicache_storage.config.layers import (
 from hicache_storage.config.model import Config, redacted
 from hicache_storage.config.sections import SECTIONS, is_secret, keys_of
 
-MIN_BEATS = 3
 Origins = Mapping[KeyPath, Origin]
 Source = str | bytes | Path | Mapping[str, Any] | None
 
@@ -77,14 +76,12 @@ def _check_whole(config: Config, document: Document) -> None:
         where = _where(("storage", "backend"), document, config._origins)
         hint = suggestion(config.backend, names)
         raise ConfigError(f"{where}: unknown backend {config.backend!r}{hint}")
-    manager = config.global_kvmanager
-    if manager.ttl_ms < MIN_BEATS * manager.heartbeat_ms:
+    try:
+        config.registry_options()
+    except ConfigError as error:
         key = "ttl_ms" if config.origin("global_kvmanager", "ttl_ms") else "heartbeat_ms"
         where = _where(("global_kvmanager", key), document, config._origins)
-        raise ConfigError(
-            f"{where}: ttl_ms {manager.ttl_ms:g} must be at least {MIN_BEATS} times "
-            f"heartbeat_ms {manager.heartbeat_ms:g}, or a late heartbeat looks like a death"
-        )
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _messages(error: ValidationError, document: Document, origins: Origins) -> list[str]:

@@ -7,7 +7,10 @@ from typing import get_args
 from pydantic import Field, SecretStr
 
 from hicache_storage.config.backend_sections import BACKENDS
-from hicache_storage.config.fields import Count, Millis, Range, Section
+from hicache_storage.config.fields import Count, Positive, Range, Section
+from kvmanager.options import RegistryOptions
+
+_REGISTRY = RegistryOptions()
 
 
 class StorageSection(Section):
@@ -38,27 +41,38 @@ class KvManagerSection(Section):
         min_length=1,
         description="Directory of the embedded server's socket and files",
     )
-    timeout_ms: Millis = Field(default=1000, description="Deadline of one call to the registry")
-    connect_timeout_ms: Millis = Field(default=1000, description="Deadline of a connection attempt")
-    heartbeat_ms: Millis = Field(default=2000, description="Between two signs of life")
-    ttl_ms: Millis = Field(
-        default=10000,
+    timeout_ms: Positive = Field(
+        default=_REGISTRY.timeout_ms, description="Deadline of one call to the registry"
+    )
+    connect_timeout_ms: Positive = Field(
+        default=_REGISTRY.connect_timeout_ms, description="Deadline of a connection attempt"
+    )
+    heartbeat_ms: Positive = Field(
+        default=_REGISTRY.heartbeat_ms, description="Between two signs of life"
+    )
+    ttl_ms: Positive = Field(
+        default=_REGISTRY.ttl_ms,
         description="Silence after which a process counts as gone; at least 3 heartbeats",
     )
-    claim_grace_ms: Millis = Field(
-        default=2000, description="How long past its deadline a writer's claim holds"
+    claim_grace_ms: Positive = Field(
+        default=_REGISTRY.claim_grace_ms,
+        description="How long past its deadline a writer's claim holds",
     )
-    touch_interval_ms: Millis = Field(
-        default=60000, description="A page's access time is renewed at most this often"
+    touch_interval_ms: Count = Field(
+        default=_REGISTRY.touch_interval_ms,
+        description="A page's access time is renewed at most this often",
     )
     journal_entries: Count = Field(
-        default=65536, description="Changes kept for replay while the registry is away"
+        default=_REGISTRY.journal_entries,
+        description="Changes kept for replay while the registry is away",
     )
-    announce_pages_per_s: Count = Field(
-        default=50000, description="Speed of announcing a store's pages again"
+    announce_pages_per_s: Positive = Field(
+        default=_REGISTRY.announce_pages_per_s,
+        description="Speed of announcing a store's pages again",
     )
     breaker_failures: Count = Field(
-        default=3, description="Failed calls in a row after which the process goes on alone"
+        default=_REGISTRY.breaker_failures,
+        description="Failed calls in a row after which the process goes on alone",
     )
 
 
