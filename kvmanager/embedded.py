@@ -192,10 +192,10 @@ def _prepare(directory: Path) -> None:
         raise _unusable(directory, error) from error
     if status.st_uid not in (os.geteuid(), 0) and os.geteuid():
         raise ConfigError(f"embedded_dir {directory} belongs to another user (uid {status.st_uid})")
-    if status.st_mode & 0o022:
+    if status.st_mode & 0o002:
         raise ConfigError(
             f"embedded_dir {directory} can be written by other users: choose a directory that does"
-            f" not exist yet, or run chmod go-w {directory}"
+            f" not exist yet, or run chmod o-w {directory}"
         )
 
 

@@ -282,7 +282,7 @@ def test_unusable_directory_is_a_configuration_error(tmp_path: Path) -> None:
 
 def test_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(ConfigError, match="chmod go-w"):
+    with pytest.raises(ConfigError, match="chmod o-w"):
         EmbeddedValkey.acquire(tmp_path)
 
 
