@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hicache_storage.cli.output import AsJson, print_figures, print_json, print_table, shown
 
 if TYPE_CHECKING:
     from hicache_storage.tools.bench_plan import BenchPlan, Figures
@@ -32,7 +33,7 @@ def bench_storage(
     scale_pages: Annotated[
         int, typer.Option(help="Stored pages of the scale measure.")
     ] = 1_000_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the store against fio, SGLang's file backend and its own bars."""
     from hicache_backends.sizes import parse_size
@@ -53,7 +54,7 @@ def bench_storage(
     )
     figures = _with_status(plan)
     if as_json:
-        typer.echo(json.dumps(figures))
+        print_json(figures)
     else:
         _show(plan, figures)
 
@@ -63,35 +64,32 @@ def _listed(names: str) -> list[str]:
 
 
 def _with_status(plan: BenchPlan) -> Figures:
-    from rich.console import Console
-
+    from hicache_storage.cli.progress import announced
     from hicache_storage.tools.bench_storage import bench_storage as run
 
-    with Console(stderr=True).status("starting") as status:
-        return run(plan, lambda what: status.update(f"measuring {what}"))
+    with announced() as say:
+        return run(plan, lambda what: say(f"measuring {what}"))
 
 
 def _show(plan: BenchPlan, figures: Figures) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+    """The figures that have a bar, then the others."""
     from hicache_storage.tools.bench_plan import judged
 
-    console = Console()
-    table = Table(title=f"{plan.pages} pages of {plan.page_bytes:,} bytes, {plan.runs} runs")
-    for column in ("figure", "measured", "bar", ""):
-        table.add_column(column, justify="left" if column == "figure" else "right")
-    for bar, value in judged(plan, figures):
-        verdict = "[green]met[/green]" if bar.met(value) else "[red]not met[/red]"
-        table.add_row(bar.what, f"{value:,.3f}", f"{bar.sense} {bar.limit:,g}", verdict)
-    console.print(table)
-    judged_names = {bar.key.partition(".")[0] for bar, _ in judged(plan, figures)}
-    rest = {k: v for k, v in figures.items() if k not in judged_names and k != "bars"}
-    for name, value in rest.items():
-        console.print(f"[dim]{name.replace('_', ' ')}: {_plain(value)}[/dim]")
+    found = judged(plan, figures)
+    print_table(
+        f"{plan.pages} pages of {plan.page_bytes:,} bytes, {plan.runs} alternating runs",
+        ("figure", "measured", "bar", ""),
+        [
+            (bar.what, value, f"{bar.sense} {bar.limit:,g}", "met" if bar.met(value) else "not met")
+            for bar, value in found
+        ],
+    )
+    with_bar = {bar.key.partition(".")[0] for bar, _ in found} | {"bars"}
+    others = {name: _plain(value) for name, value in figures.items() if name not in with_bar}
+    print_figures("", others, as_json=False)
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items())
-    return str(value)
+        return "; ".join(f"{name} {_plain(inner)}" for name, inner in value.items())
+    return shown(value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from hicache_storage.cli.output import AsJson, print_figures
 
 if TYPE_CHECKING:
     from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult
@@ -32,7 +33,7 @@ def replay(
     registry: Annotated[
         str | None, typer.Option(help="Endpoint; 'embedded' for several processes.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay a trace through N processes that share one directory, comparing every page read."""
     from hicache_backends.sizes import parse_size
@@ -50,37 +51,18 @@ def replay(
         registry=registry,
     )
     result = _with_progress(plan)
-    if as_json:
-        typer.echo(json.dumps(result.to_json()))
-    else:
-        _show(plan, result)
+    figures = result.to_json()
+    if not as_json:
+        figures["misses"] = [f"{reason} {n:,}" for reason, n in figures["misses"].items()]
+    print_figures(f"{trace.name}, {nodes} process(es)", figures, as_json=as_json)
     if result.total.wrong_pages:
         raise typer.Exit(1)
 
 
 def _with_progress(plan: ReplayPlan) -> ReplayResult:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
+    from hicache_storage.cli.progress import counted
     from hicache_storage.tools.replay import replay as run
     from hicache_storage.tools.traces import read_requests
 
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), Remaining())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        total = sum(1 for _ in read_requests(plan.trace))
-        task = bar.add_task("requests", total=total)
-        return run(plan, lambda requests: bar.advance(task, requests))
-
-
-def _show(plan: ReplayPlan, result: ReplayResult) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{plan.trace.name}, {plan.nodes} process(es)", show_header=False)
-    for name, value in result.to_json().items():
-        shown = ", ".join(f"{k} {v:,}" for k, v in value.items()) if name == "misses" else value
-        table.add_row(
-            name.replace("_", " "), f"{shown:,}" if isinstance(shown, int) else str(shown)
-        )
-    Console().print(table)
+    with counted("replaying", sum(1 for _ in read_requests(plan.trace))) as advance:
+        return run(plan, advance)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hicache_backends.errors import HiCacheError
 from hicache_backends.identity import page_digests
 from hicache_backends.nvme import NvmeOptions, NvmeStorage
 from hicache_backends.outcomes import Outcome, Reason
@@ -178,4 +179,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    try:
+        serve()
+    except HiCacheError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
