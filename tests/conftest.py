@@ -1,0 +1,19 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def need_program(name: str) -> str:
+    """Its path. A program that is missing is a skip at home and a failure in CI."""
+    path = shutil.which(name)
+    if path is None:
+        message = f"{name} is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
