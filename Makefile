@@ -1,0 +1,38 @@
+# Each target makes .venv and installs what it needs: Python 3.11 and a C compiler are enough.
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := $(wildcard backends/hicache_backends/*.c backends/hicache_backends/csrc/*.[ch])
+BENCH_DIR ?= .bench
+
+.PHONY: demo test lint bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/hicache-storage demo
+
+test: lint
+	.ci/debian-packages redis-server fio
+	$(BIN)/pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	.ci/debian-packages fio
+	mkdir -p $(BENCH_DIR)
+	$(BIN)/hicache-storage bench storage --dir $(BENCH_DIR) --against fio,sglang-file --beside-spinner
+	$(BIN)/hicache-storage bench registry --against mini3fs
+	rm -rf $(BENCH_DIR)
+
+clean:
+	rm -rf $(VENV) $(BENCH_DIR) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f backends/hicache_backends/*.so
+
+$(INSTALLED): pyproject.toml constraints.txt $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+		|| { .ci/debian-packages python3-venv && $(PYTHON) -m venv --clear $(VENV); }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
