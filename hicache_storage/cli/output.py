@@ -1,0 +1,72 @@
+"""How commands speak: figures on standard output, as a table or as JSON; errors on the other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on standard output; where that is no terminal, as wide as its contents."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, title=title, title_justify="left", show_header=bool(columns))
+    for row in rows:
+        table.add_row(*(shown(cell) for cell in row))
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.measure(table).maximum, 20)
+    console.print(table)
+
+
+def print_figures(title: str, figures: Mapping[str, object], *, as_json: bool) -> None:
+    """Named figures, one a row."""
+    if as_json:
+        print_json(figures)
+    else:
+        print_table(title, (), [(name.replace("_", " "), v) for name, v in figures.items()])
+
+
+def shown(value: object) -> str:
+    """A cell: thousands apart, nothing for None, lists in one line."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(shown(item) for item in value)
+    return str(value)
+
+
+def print_error(message: str) -> None:
+    """What went wrong and what to do, on standard error."""
+    for line in message.splitlines():
+        typer.secho(f"error: {line}", fg="red", err=True, bold=sys.stderr.isatty())
+
+
+def size_option(text: str | None, name: str) -> int | None:
+    """Bytes of an option's text. Raises ConfigError naming the option."""
+    from hicache_backends.sizes import parse_size
+
+    return None if text is None else parse_size(text, name=name, minimum=1)
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: bytes as hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else value
