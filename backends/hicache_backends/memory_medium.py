@@ -17,7 +17,7 @@ class StoredPage:
     """A page as it lies in memory: never changed once it is stored, except by tests."""
 
     data: bytearray
-    checksum: bytes
+    checksum: int  # of io/engine.py
     parent: bytes
 
 

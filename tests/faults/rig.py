@@ -19,9 +19,9 @@ CHANGES = WRITE | ALLOCATE | NAME
 ANY = READ | CHANGES | OPEN
 
 _OFF, COUNT, DELAY, BLOCK, FAIL, SHORT, KILL, KILL_TORN = range(8)
-"""What happens to a call. The value is milliseconds of DELAY, the errno of FAIL, the bytes that
-SHORT lets move (0: half). COUNT only counts; BLOCK holds the call until `clear`; KILL is kill -9 instead of the
-call, KILL_TORN after half of its bytes."""
+"""What happens to a call. DELAY takes milliseconds, FAIL an errno, SHORT the bytes it lets move (0:
+half); COUNT only counts, BLOCK holds the call until `clear`, KILL is kill -9 instead of the call,
+KILL_TORN after half of its bytes."""
 
 _RULES = 4
 _NEVER = (1 << 63) - 1
