@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from hicache_backends.sizes import format_size
+from hicache_backends.table import backend_names
 from hicache_storage.config.backend_sections import BACKENDS, BackendSection
 from hicache_storage.config.fields import Section
 from hicache_storage.config.model import Config, redacted
@@ -53,20 +54,18 @@ def json_schema() -> dict[str, Any]:
 
 
 def reference_table() -> str:
-    """A Markdown table of every key, its default and its meaning."""
+    """A Markdown table of every key, its default and its meaning, of the backends there are."""
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
     lines += _rows("storage", SECTIONS["storage"], skip=())
     lines += _rows("*backend*", BackendSection, skip=())
-    common = set(BackendSection.model_fields)
-    for name, section in SECTIONS.items():
-        if name in BACKENDS:
-            lines += _rows(name, section, skip=common)
-        elif name != "storage":
-            lines += _rows(name, section, skip=())
+    for name in sorted(set(BACKENDS) & set(backend_names())):
+        lines += _rows(name, BACKENDS[name], skip=BackendSection.model_fields)
+    for name in ("global_kvmanager", "identity"):
+        lines += _rows(name, SECTIONS[name], skip=())
     return "\n".join(lines)
 
 
-def _rows(name: str, section: type[Section], skip: set[str] | tuple[()]) -> Iterator[str]:
+def _rows(name: str, section: type[Section], skip: Container[str]) -> Iterator[str]:
     for field_name, field in section.model_fields.items():
         if field_name not in skip:
             key = f"`{name}.{field.alias or field_name}`"
