@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hicache_storage.tools.demo import DemoPlan, DemoResult
 
 CAVEAT = (
-    "Pages written a moment ago may be read from a cache of the system or of the device. Loading is "
+    "Pages written a moment ago may come from a cache of the system or of the device. Loading is "
     "one rank's storage without the copy to the accelerator. 1 MiB is what 64 tokens of Llama-3-8B "
     "in bf16 take on one of 8 tensor-parallel ranks."
 )

@@ -116,7 +116,8 @@ def all_ok(outcomes: Sequence[Outcome]) -> None:
     """Raises StorageError if a page of a measured batch was missed: the figure would be void."""
     for outcome in outcomes:
         if not outcome.ok:
-            raise StorageError(f"a measured page failed: {outcome.reason} {outcome.detail}")
+            reason = outcome.reason.value if outcome.reason else "no reason"
+            raise StorageError(f"a measured page failed: {reason} {outcome.detail}")
 
 
 def drop_page_cache(directory: Path) -> None:

@@ -15,7 +15,6 @@ from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Sa
 from hicache_storage.tools.spinner import Spinner
 
 LEAST_RUNS = 5
-EXISTS_CALLS = 300
 KEYS_PER_S_CALLS = 2000
 
 
@@ -36,7 +35,7 @@ def measure_beside(plan: BenchPlan, directory: Path, say: Say) -> Figures:
                 merge(figures, {"beside_spinner": {order: {heat: found}}})
             merge(figures, {"io": {f"beside_{heat}": io_mode(arena)}})
             if heat == "warm":
-                merge(figures, _exists(arena))
+                merge(figures, _exists(arena, plan.exists_calls))
                 if "sglang-file" in plan.against:
                     say("SGLang's file backend beside the spinning thread")
                     merge(figures, _file_beside(plan, arena, directory / "files"))
@@ -90,7 +89,7 @@ def _file_beside(plan: BenchPlan, arena: Arena, directory: Path) -> Figures:
     }
 
 
-def _exists(arena: Arena) -> Figures:
+def _exists(arena: Arena, calls: int) -> Figures:
     """`exists` of 128 keys: latency beside the spinner, rate alone."""
     keys = arena.keys[:BATCH_PAGES]
     began = time.perf_counter()
@@ -98,7 +97,7 @@ def _exists(arena: Arena) -> Figures:
         arena.store.exists(keys)
     rate = KEYS_PER_S_CALLS * len(keys) / (time.perf_counter() - began)
     with Spinner():
-        p50, p99 = latencies_ms(EXISTS_CALLS, lambda: arena.store.exists(keys))
+        p50, p99 = latencies_ms(calls, lambda: arena.store.exists(keys))
     return {
         "exists_128": {"local_p50_ms": round(p50, 3), "local_p99_ms": round(p99, 3)},
         "exists_keys_per_s": round(rate),

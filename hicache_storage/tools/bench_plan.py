@@ -22,7 +22,8 @@ BATCH_PAGES = 128
 class BenchPlan:
     """`pieces`: also read layer-first pages of this many 32 KiB pieces; 0 for not.
     `runs`: alternating runs of each comparison, of which the median counts.
-    `scale_pages`: stored pages of the large index, held against one of a hundredth of it."""
+    `scale_pages`: stored pages of the large index, held against one of a hundredth of it.
+    `window_seconds`, `exists_calls`: how long, and how often, the short calls are measured."""
 
     directory: Path
     page_bytes: int = 1 << 20
@@ -32,6 +33,8 @@ class BenchPlan:
     against: tuple[str, ...] = RIVALS
     runs: int = 3
     scale_pages: int = 1_000_000
+    window_seconds: float = 0.8
+    exists_calls: int = 300
 
     def __post_init__(self) -> None:
         _known("measure", self.measures, MEASURES)

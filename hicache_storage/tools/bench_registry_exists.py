@@ -8,7 +8,7 @@ from hicache_backends.errors import StorageError
 from hicache_backends.nvme import NvmeOptions
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.bench_arena import all_ok, bench_namespace, pieces_of
-from hicache_storage.tools.bench_beside import EXISTS_CALLS, latencies_ms
+from hicache_storage.tools.bench_beside import latencies_ms
 from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Say
 from hicache_storage.tools.content import page_key, page_memory
 from hicache_storage.tools.spinner import Spinner
@@ -18,7 +18,7 @@ from kvmanager.options import RegistryOptions
 PAGE_BYTES = 4096
 
 
-def measure_registry_exists(_plan: BenchPlan, directory: Path, say: Say) -> Figures:
+def measure_registry_exists(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     """p50 and p99 of 128 keys, none of them in the own index, over an embedded registry."""
     say("exists through the registry beside the spinning thread")
     root, keys = directory / "root", [page_key(block) for block in range(BATCH_PAGES)]
@@ -28,7 +28,7 @@ def measure_registry_exists(_plan: BenchPlan, directory: Path, say: Say) -> Figu
         if reader.exists(keys) != len(keys):
             raise StorageError("the registry does not know the pages of the other store")
         with Spinner():
-            p50, p99 = latencies_ms(EXISTS_CALLS, lambda: reader.exists(keys))
+            p50, p99 = latencies_ms(plan.exists_calls, lambda: reader.exists(keys))
     return {"exists_128": {"registry_p50_ms": round(p50, 3), "registry_p99_ms": round(p99, 3)}}
 
 

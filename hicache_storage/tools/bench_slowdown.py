@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -20,9 +21,16 @@ from hicache_storage.tools.line_process import LineProcess, reply
 from hicache_storage.tools.spinner import Spinner
 
 WINDOWS = 7
-WINDOW_S = 0.8
-PACE = 1.5
-"""A batch begins every `PACE` times the time that one takes beside the spinner."""
+SLACK = 1.5
+"""A batch begins every `SLACK` times the time that one takes beside the spinner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds from one batch's begin to the next one's, and of a whole window."""
+
+    interval: float
+    window: float
 
 
 def measure_slowdown(plan: BenchPlan, directory: Path, say: Say) -> Figures:
@@ -42,35 +50,35 @@ def measure_slowdown(plan: BenchPlan, directory: Path, say: Say) -> Figures:
         ):
             arena.write()
             other.answer()  # ready
-            interval = _interval(arena)
-            lost = [_lost(arena, other, interval, here_first=n % 2 == 0) for n in range(WINDOWS)]
+            pace = Pace(_interval(arena), plan.window_seconds)
+            lost = [_lost(arena, other, pace, here_first=n % 2 == 0) for n in range(WINDOWS)]
         figures[heat] = round(median(lost), 4)
         figures[f"{heat}_windows"] = [round(x, 4) for x in lost]
     return {"spinner_slowdown": figures}
 
 
-def _lost(arena: Arena, other: LineProcess, interval: float, *, here_first: bool) -> float:
+def _lost(arena: Arena, other: LineProcess, pace: Pace, *, here_first: bool) -> float:
     """The share of its progress that the spinner lost in one pair of windows."""
     sides: list[Callable[[], object]] = [
-        lambda: _here(arena, interval),
-        lambda: other.ask(str(interval)),
+        lambda: _here(arena, pace),
+        lambda: other.ask(f"{pace.interval} {pace.window}"),
     ]
     rounds = {side: _progress(sides[side]) for side in ((0, 1) if here_first else (1, 0))}
     return 1 - rounds[0] / rounds[1]
 
 
-def paced_batches(arena: Arena, interval: float) -> None:
-    """Get the whole arena every `interval` seconds for one window."""
+def paced_batches(arena: Arena, pace: Pace) -> None:
+    """Get the whole arena again and again for one window."""
     everything = range(arena.pages)
     start = time.monotonic()
-    for n in range(max(1, int(WINDOW_S / interval))):
-        time.sleep(max(0.0, start + n * interval - time.monotonic()))
+    for n in range(max(1, int(pace.window / pace.interval))):
+        time.sleep(max(0.0, start + n * pace.interval - time.monotonic()))
         arena.batch(everything)
 
 
 def _interval(arena: Arena) -> float:
     with Spinner():
-        return PACE * median(arena.batch(range(arena.pages)) for _ in range(5))
+        return SLACK * median(arena.batch(range(arena.pages)) for _ in range(5))
 
 
 def _progress(work: Callable[[], object]) -> int:
@@ -81,20 +89,20 @@ def _progress(work: Callable[[], object]) -> int:
         return int((spinner.progress - rounds) / (time.perf_counter() - began))
 
 
-def _here(arena: Arena, interval: float) -> None:
-    worker = threading.Thread(target=paced_batches, args=(arena, interval))
+def _here(arena: Arena, pace: Pace) -> None:
+    worker = threading.Thread(target=paced_batches, args=(arena, pace))
     worker.start()
     worker.join()
 
 
 def _serve(directory: str, page_bytes: str, mode: str) -> None:
-    """The other process: works for a window whenever it is told the interval."""
+    """The other process: works for a window whenever it is told the pace."""
     with Arena(Path(directory), int(page_bytes), BATCH_PAGES, io_mode=mode) as arena:
         arena.write()
         arena.read()
         reply("ready")
         for line in sys.stdin:
-            paced_batches(arena, float(line))
+            paced_batches(arena, Pace(*map(float, line.split())))
             reply("done")
 
 

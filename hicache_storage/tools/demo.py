@@ -93,13 +93,15 @@ class DemoResult:
 
 
 def conversations(plan: DemoPlan) -> list[list[int]]:
-    """The chain of page ids of each request: turn by turn, every user in turn."""
+    """The chain of page ids of each request, turn by turn. With an even number of users the order
+    moves on by one a turn: a user's turns then go to the two processes alternately in any case."""
     system = list(range(plan.system_pages))
     history = {user: list(system) for user in range(plan.users)}
     fresh = plan.system_pages
     requests = []
-    for _ in range(plan.turns):
-        for user in range(plan.users):
+    for turn in range(plan.turns):
+        shift = turn if plan.users % PROCESSES == 0 else 0
+        for user in ((n - shift) % plan.users for n in range(plan.users)):
             history[user] += range(fresh, fresh + plan.turn_pages)
             fresh += plan.turn_pages
             requests.append(list(history[user]))
