@@ -22,13 +22,13 @@ from hicache_backends.testing.state_machine import StateMachineTests
 
 
 class PageStorageConformance(
-    BatchTests,
-    DamageTests,
-    EvictionTests,
-    IsolationTests,
-    LifecycleTests,
-    LocationTests,
+    StateMachineTests,  # pytest runs the tests of the last base first, and this one is slowest
     ConcurrencyTests,
-    StateMachineTests,
+    LocationTests,
+    LifecycleTests,
+    IsolationTests,
+    EvictionTests,
+    DamageTests,
+    BatchTests,
 ):
     """Everything that `PageStorage` promises. Define `make_medium`."""
