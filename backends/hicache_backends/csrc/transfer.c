@@ -15,8 +15,9 @@
 
 enum {
     MAX_IOV = 1024,          /* the kernel's limit on the pieces of a call */
-    CACHE_BYTES = 512 << 10, /* moved and checksummed in one go: stays in a core's own cache */
-    SHARE_BYTES = 1 << 20,   /* a thread's share is not cut smaller than this */
+    CACHE_BYTES = 256 << 10, /* moved and checksummed in one go: stays in a core's own cache */
+    RUNS_A_THREAD = 4,       /* so that threads end together and sum while others wait for I/O */
+    MIN_RUN_BYTES = 1 << 20, /* runs are not cut smaller than this */
     SECTOR_BYTES = 512,
     MAX_THREADS = 64,
     STACK_BYTES = 256 << 10,
@@ -82,9 +83,9 @@ static uint64_t page_bytes(const struct transfer *t, size_t index)
 /* A run is one thread's work at a time, so a batch is cut into enough of them for all. */
 static void plan_runs(struct transfer *t, struct place *places, size_t count, uint64_t total)
 {
-    uint64_t share = total / t->threads;
-    if (share < SHARE_BYTES)
-        share = SHARE_BYTES;
+    uint64_t share = total / t->threads / RUNS_A_THREAD;
+    if (share < MIN_RUN_BYTES)
+        share = MIN_RUN_BYTES;
     if (share > t->max_bytes)
         share = t->max_bytes;
     sort_places(places, count);

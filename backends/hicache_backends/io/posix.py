@@ -89,7 +89,7 @@ class PosixEngine(Engine):
         threads: int,
     ) -> None:
         which = np.flatnonzero(results >= 0)
-        share = max(1 << 20, len(which) * batch.pages.page_bytes // threads)
+        share = max(1 << 20, len(which) * batch.pages.page_bytes // threads // 4)
         runs = plan_runs(
             batch.fds, batch.offsets, which, batch.pages.page_bytes, min(share, self._max_bytes)
         )
