@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.storage import PageEntry
+from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager.model import Claim, Lookup, Orders, Published, Removal, State
 
 
@@ -37,9 +37,12 @@ class Registry(ABC):
         and touched."""
 
     @abstractmethod
-    def claim(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[bytes, list[Claim]]:
+    def claim(
+        self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""
+    ) -> tuple[bytes, list[Claim]]:
         """The right to write pages on the own medium, and the token that proves it (8 bytes).
-        A claim lasts until the deadline and a grace."""
+        A claim lasts until the deadline and a grace; with the `token` of an earlier claim it is
+        renewed."""
 
     @abstractmethod
     def publish(
@@ -66,9 +69,16 @@ class Registry(ABC):
         pages whose followers are still stored, are kept and said so. Journalled when down."""
 
     @abstractmethod
-    def report_bad(self, digest: bytes, location: bytes, deadline: Deadline) -> None:
+    def report_bad(
+        self, digest: bytes, location: bytes, deadline: Deadline, *, parent: bytes = UNKNOWN
+    ) -> None:
         """The page at this location was read and is wrong, or is no longer there: the entry goes
-        if it still says so."""
+        if it still says so, and its owner is told."""
+
+    @abstractmethod
+    def clear_namespace(self, deadline: Deadline) -> int:
+        """Void every entry of the namespace by raising its epoch, which is returned. Owners drop
+        their pages at their next heartbeat."""
 
     @abstractmethod
     def start(self, on_orders: Callable[[Orders], None]) -> None:

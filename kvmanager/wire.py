@@ -237,6 +237,8 @@ def read_beat(reply: Reply) -> Beat:
         raw = msgpack.unpackb(reply, raw=True)
         if b"refused" in raw:
             raise RegistryRefused(raw[b"refused"].decode())
+        if b"busy" in raw:
+            raise RegistryUnavailable(raw[b"busy"].decode())
         quota, mode = raw.get(b"quota_bytes"), raw.get(b"mode")
         return Beat(
             int(raw[b"epoch"]),

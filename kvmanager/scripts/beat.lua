@@ -7,18 +7,22 @@
 --       begin anew from
 -- Returns msgpack, a map: epoch, sequence (-1: none), stored_epoch (of the store's last beat),
 --         returned (the process record had lived on), bad, quota_bytes, mode;
---         or only refused: why.
+--         or only refused: why; or only busy: why, try again.
 local names, sequences, stores, alive, bad = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local fingerprint, encoding, schema, obeyed = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
 
 local known = redis.call('HMGET', names,
-  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'quota_bytes', 'mode')
+  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'quota_bytes', 'mode')
 if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
   return cmsgpack.pack({refused = 'another namespace has this tag'})
 end
 if known[3] and math.abs((tonumber(known[3]) or -9) - schema) > 1 then
   return cmsgpack.pack({refused = 'schema ' .. known[3] .. ' is kept there, not ' .. ARGV[3]})
+end
+
+if known[6] and string.find(known[6], medium, 1, true) then
+  return cmsgpack.pack({busy = 'what is left of this medium is being swept'})
 end
 
 local epoch = tonumber(known[4]) or 0
@@ -36,6 +40,9 @@ if not listed then
   redis.call('HSET', names, 'media', media .. medium, 'm:' .. medium, ARGV[6])
 end
 
+local seconds = redis.call('TIME')[1]
+redis.call('HSET', names, 'b:' .. medium, seconds)
+
 local stored = -1
 local record = redis.call('HGET', stores, store)
 if record then
@@ -44,7 +51,7 @@ if record then
 end
 if obeyed > stored then stored = obeyed end
 redis.call('HSET', stores, store,
-  cmsgpack.pack({process, medium, stored, redis.call('TIME')[1]}))
+  cmsgpack.pack({process, medium, stored, seconds}))
 if ARGV[11] ~= '' then redis.call('HSET', sequences, store, ARGV[11]) end
 
 local returned = redis.call('EXISTS', alive) == 1
@@ -57,6 +64,6 @@ return cmsgpack.pack({
   stored_epoch = stored,
   returned = returned,
   bad = reports,
-  quota_bytes = known[6],
-  mode = known[7],
+  quota_bytes = known[7],
+  mode = known[8],
 })

@@ -1,0 +1,105 @@
+"""Carrying flows out over connections, and noticing when there is no point in trying."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TypeVar
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryError, RegistryUnavailable
+from kvmanager import resp
+from kvmanager.breaker import Breaker
+from kvmanager.connection import Connection, Pool
+from kvmanager.core import Flow
+from kvmanager.options import RegistryOptions
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Driver:
+    """The I/O of one session. Thread safe; of no use in a forked child."""
+
+    def __init__(self, pool: Pool, options: RegistryOptions) -> None:
+        self.pool = pool
+        self.breaker = Breaker(options.breaker_failures)
+        self.timeout_ms = options.timeout_ms
+        self.calls = self.failures = self.round_trips = 0
+        self._pid = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a child of the process that made it."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raises RegistryUnavailable where a data call is not worth trying."""
+        if self.forked:
+            raise RegistryUnavailable("this session belongs to the parent of this fork")
+        if self.breaker.is_open:
+            raise RegistryUnavailable(f"the registry is down: {self.breaker.reason}")
+
+    def limit(self, deadline: Deadline) -> Deadline:
+        """The caller's deadline, or the options' if that is earlier."""
+        own = Deadline.after_ms(self.timeout_ms)
+        return own if own.at_ns < deadline.at_ns else deadline
+
+    def run(self, flow: Flow[T], deadline: Deadline) -> T:
+        """A call of the data path, which returns at once while the registry is down."""
+        self.check()
+        connection = self.connect(deadline, fresh=False)
+        try:
+            return self.run_on(connection, flow, deadline)
+        finally:
+            self.pool.give(connection)
+
+    def run_on(self, connection: Connection, flow: Flow[T], deadline: Deadline) -> T:
+        """Any call, over this connection. Raises RegistryError."""
+        self.calls += 1
+        try:
+            request = next(flow)
+            while True:
+                try:
+                    reply = self._exchange(connection, request, deadline)
+                except RegistryError as error:
+                    request = flow.throw(error)
+                else:
+                    request = flow.send(reply)
+        except StopIteration as done:
+            self.breaker.succeeded()
+            value: T = done.value
+            return value
+
+    def connect(self, deadline: Deadline, *, fresh: bool) -> Connection:
+        """An idle connection, or a new one. Raises RegistryUnavailable, RegistryRefused."""
+        try:
+            return self.pool.connect(deadline) if fresh else self.pool.take(deadline)
+        except RegistryError as error:
+            self._failed(str(error), at_once=True)
+            raise
+
+    def _exchange(self, connection: Connection, request: bytes, deadline: Deadline) -> resp.Reply:
+        self.round_trips += 1
+        try:
+            raw = connection.exchange(request, deadline)
+        except OSError as error:
+            if not isinstance(error, TimeoutError):
+                self.pool.clear()  # the server went: the other connections are as dead
+            reason = f"{self.pool.endpoint.shown}: {error or type(error).__name__}"
+            self._failed(reason, at_once=False)
+            raise RegistryUnavailable(reason) from error
+        try:
+            return resp.parse(raw)
+        except resp.NoScript:
+            raise
+        except RegistryUnavailable as error:
+            self._failed(str(error), at_once=True)
+            raise
+
+    def _failed(self, reason: str, *, at_once: bool) -> None:
+        self.failures += 1
+        if self.breaker.failed(reason, at_once=at_once):
+            self.pool.clear()
+            _log.warning("the registry is down, going on without it: %s", reason)

@@ -1,0 +1,117 @@
+"""Where the registry is: checking a URL, hiding its secrets, connecting."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+import redis.connection
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from hicache_backends.errors import ConfigError, RegistryError, RegistryRefused, RegistryUnavailable
+from kvmanager import resp
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+_CHOICES = "redis://host:port, rediss://host:port (TLS), unix:///path or embedded"
+_SECRET = ("password", "ssl_password", "username")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A Redis or Valkey server. Printing it shows no secret."""
+
+    shown: str
+    _settings: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        """Raises ConfigError for anything but redis://, rediss:// and unix://."""
+        shown = redacted(url)
+        if url.startswith(("http://", "https://")):
+            raise ConfigError(f"endpoint {shown}: HTTP is not served yet; use {_CHOICES}")
+        if not url.startswith(SCHEMES):
+            raise ConfigError(f"endpoint {shown}: not one of {_CHOICES}")
+        try:
+            settings = dict(redis.connection.parse_url(url))  # type: ignore[no-untyped-call]  # redis-py's
+            port = urlsplit(url).port or 6379
+        except ValueError:
+            raise ConfigError(
+                f"endpoint {shown}: not a URL that Redis clients understand"
+            ) from None
+        if url.startswith("unix://") and not settings.get("path"):
+            raise ConfigError(f"endpoint {shown}: names no socket; write unix:///path")
+        if url.startswith("redis://") and not settings.get("password"):
+            _warn_if_exposed(settings.get("host", "localhost"), shown)
+        if not url.startswith("unix://"):
+            settings.setdefault("port", port)
+            settings.setdefault("host", "localhost")
+        return cls(shown, settings)
+
+    def connect(self, timeout_s: float) -> redis.connection.AbstractConnection:
+        """A connection of redis-py's, authenticated, its database chosen.
+
+        Raises RegistryUnavailable, RegistryRefused.
+        """
+        settings = dict(self._settings)
+        kind = settings.pop("connection_class", redis.Connection)
+        settings |= {
+            "socket_timeout": timeout_s,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+        }
+        if "path" not in settings:
+            settings["socket_connect_timeout"] = timeout_s
+        try:
+            connection: redis.connection.AbstractConnection = kind(**settings)
+            connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+        except (redis.RedisError, OSError) as error:
+            raise self._translated(error) from None
+        except TypeError as error:
+            raise ConfigError(f"endpoint {self.shown}: {error}") from None
+        return connection
+
+    def _translated(self, error: Exception) -> RegistryError:
+        said = f"{self.shown}: {error}"
+        if isinstance(error, redis.AuthenticationError):
+            return RegistryRefused(f"{said} (a user or password is missing or wrong)")
+        if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
+            return RegistryUnavailable(said)
+        return type(resp.error(str(error)))(said)
+
+
+def redacted(url: str) -> str:
+    """The URL without its user, password and secret options."""
+    try:
+        parts = urlsplit(url)
+        query = urlencode(
+            [(k, "***" if k in _SECRET else v) for k, v in parse_qsl(parts.query)], safe="*/"
+        )
+    except ValueError:
+        return url.split("://", 1)[0] + "://***"
+    netloc = parts.netloc.rpartition("@")
+    hidden = "***@" if netloc[1] else ""
+    return urlunsplit(parts._replace(netloc=hidden + netloc[2], query=query))
+
+
+def _warn_if_exposed(host: str, shown: str) -> None:
+    if host == "localhost":
+        return
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host == socket.gethostname()
+    if not local:
+        _log.warning(
+            "registry %s: no password, and not on this machine; anyone who reaches it can direct "
+            "reads anywhere. Use a password, and rediss:// across networks",
+            shown,
+        )

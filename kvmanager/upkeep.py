@@ -1,0 +1,143 @@
+"""What a session does besides its calls: heartbeats, recovery, sweeping, leaving."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryError, RegistryUnavailable
+from hicache_backends.storage import PageEntry
+from kvmanager import keys, resp
+from kvmanager.connection import Connection
+from kvmanager.core import Flow, SessionCore, T
+from kvmanager.driver import Driver
+from kvmanager.model import Orders
+from kvmanager.recovery import Recovery
+from kvmanager.sweep import Sweep
+
+SWEEP_EVERY_S = 30.0
+SWEEP_BUDGET_MS = 20.0
+"""Of one heartbeat."""
+
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Used by one thread at a time, over a connection of its own; after a failure over a new one.
+
+    `revive` is called before a server that is down is asked again.
+    """
+
+    def __init__(
+        self,
+        core: SessionCore,
+        driver: Driver,
+        recovery: Recovery,
+        sending: threading.Lock,
+        revive: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._driver = driver
+        self._recovery = recovery
+        self._sending = sending
+        self._revive = revive
+        self._connection: Connection | None = None
+        self._bad: tuple[PageEntry, ...] = ()
+        self._policy_seen = False
+        self._sweep: Sweep | None = None
+        self._next_sweep_s = 0.0
+
+    def beat(self, deadline: Deadline) -> Orders:
+        """Register, or say that the process is still there. Raises RegistryError."""
+        if self._driver.breaker.is_open:
+            self.disconnect()
+            self._revive()
+        beat = self._locked(self._core.beat(), deadline)
+        if self._driver.breaker.close():
+            _log.info("the registry answers again: %s", self._driver.pool.endpoint.shown)
+        if not beat.returned:
+            self._ask(resp.command(b"SADD", keys.TAGS, self._core.wire.tag), deadline)
+        if not self._policy_seen:
+            self._policy_seen = True
+            self._warn_of_policy(deadline)
+        self._bad += beat.bad
+        return self._core.orders(beat, self._bad)
+
+    def obeyed(self, orders: Orders) -> None:
+        """The owner has done what the orders say."""
+        self._core.obeyed = orders.epoch
+        self._bad = ()
+
+    def catch_up(self, ended: threading.Event, until: Deadline) -> None:
+        """Tell the registry what it lacks, at a bounded rate. Raises RegistryError."""
+        rate = self._core.options.announce_pages_per_s
+        while self._recovery.due and not until.passed:
+            deadline = Deadline.after_ms(self._driver.timeout_ms)
+            sent = self._locked(self._recovery.step(), deadline)
+            if ended.wait(sent / rate):
+                return
+
+    def sweep(self) -> None:
+        """A few milliseconds of the namespace's cleaning, now and then. Raises RegistryError."""
+        now_s = time.monotonic()
+        if self._sweep is None:
+            if now_s < self._next_sweep_s:
+                return
+            self._next_sweep_s = now_s + SWEEP_EVERY_S
+            self._sweep = Sweep(self._core.wire.tag, self._core.member.process)
+        budget = Deadline.after_ms(SWEEP_BUDGET_MS)
+        while self._sweep is not None and not budget.passed:
+            if not self._run(self._sweep.step(), Deadline.after_ms(self._driver.timeout_ms)):
+                self._sweep = None
+
+    def leave(self, deadline: Deadline) -> None:
+        """Take the process's record away. Raises RegistryError."""
+        self._ask(resp.command(b"DEL", self._core.wire.alive_key), deadline)
+
+    def disconnect(self) -> None:
+        """Close the connection; the next call makes a new one."""
+        connection, self._connection = self._connection, None
+        self._sweep = None
+        if connection is not None:
+            connection.close()
+
+    def _locked(self, flow: Flow[T], deadline: Deadline) -> T:
+        if not self._sending.acquire(timeout=deadline.remaining_ms() / 1000):
+            raise RegistryUnavailable("a mutation of this store is still waiting for its reply")
+        try:
+            return self._run(flow, deadline)
+        finally:
+            self._sending.release()
+
+    def _run(self, flow: Flow[T], deadline: Deadline) -> T:
+        if self._connection is None:
+            self._connection = self._driver.connect(deadline, fresh=True)
+        try:
+            return self._driver.run_on(self._connection, flow, deadline)
+        finally:
+            if not self._connection.clean:
+                self.disconnect()
+
+    def _ask(self, request: bytes, deadline: Deadline) -> resp.Reply:
+        def flow() -> Flow[resp.Reply]:
+            return (yield request)
+
+        return self._run(flow(), deadline)
+
+    def _warn_of_policy(self, deadline: Deadline) -> None:
+        try:
+            memory = self._ask(resp.command(b"INFO", b"memory"), deadline)
+        except RegistryError:
+            return  # this user may not ask
+        lines = memory.decode().splitlines() if isinstance(memory, bytes) else []
+        policy = next((line.split(":")[1] for line in lines if "maxmemory_policy:" in line), "")
+        if policy not in ("", "noeviction"):
+            _log.warning(
+                "registry %s: maxmemory-policy is %s, so the server drops whole buckets of pages; "
+                "set it to noeviction",
+                self._driver.pool.endpoint.shown,
+                policy,
+            )
