@@ -1,12 +1,13 @@
 #define _GNU_SOURCE
 #include "exchange.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 enum {
     FIRST_BUFFER = 16 << 10,
@@ -16,9 +17,7 @@ enum {
 
 static int wait_for(int fd, short events, int64_t deadline_ns)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t left = deadline_ns - (now.tv_sec * (int64_t)1000000000 + now.tv_nsec);
+    int64_t left = deadline_ns - now_ns();
     if (left <= 0)
         return ETIMEDOUT;
     struct timespec timeout = {left / 1000000000, left % 1000000000};

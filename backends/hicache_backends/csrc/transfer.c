@@ -1,16 +1,15 @@
 #define _GNU_SOURCE
 #include "transfer.h"
 
+#include "clock.h"
 #include "crc32c.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -22,83 +21,6 @@ enum {
     MAX_THREADS = 64,
     STACK_BYTES = 256 << 10,
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
-}
-
-/* --- the plan: neighbours in a file become runs ----------------------------------------- */
-
-static int compare_places(const void *left, const void *right)
-{
-    const struct place *a = left, *b = right;
-    if (a->fd != b->fd)
-        return a->fd < b->fd ? -1 : 1;
-    if (a->offset != b->offset)
-        return a->offset < b->offset ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
-}
-
-static void sort_places(struct place *places, size_t count)
-{
-    for (size_t i = 1; i < count; i++)
-        if (compare_places(&places[i - 1], &places[i]) > 0) {
-            qsort(places, count, sizeof *places, compare_places);
-            return;
-        }
-}
-
-/* How many places from the first lie back to back, in at most `max_bytes` unless it is one. */
-static size_t neighbours(const struct place *places, size_t count, uint64_t max_bytes)
-{
-    uint64_t bytes = places->bytes;
-    size_t n = 1;
-    for (; n < count; n++) {
-        const struct place *last = &places[n - 1], *next = &places[n];
-        bytes += next->bytes;
-        if (next->fd != last->fd || bytes > max_bytes ||
-            next->offset - last->offset != (int64_t)last->bytes)
-            break;
-    }
-    return n;
-}
-
-static int compare_runs(const void *left, const void *right)
-{
-    const struct run *a = left, *b = right;
-    return a->first_index < b->first_index ? -1 : a->first_index > b->first_index;
-}
-
-static uint64_t page_bytes(const struct transfer *t, size_t index)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < t->pieces; i++)
-        bytes += t->iov[index * t->pieces + i].iov_len;
-    return bytes;
-}
-
-/* A run is one thread's work at a time, so a batch is cut into enough of them for all. */
-static void plan_runs(struct transfer *t, struct place *places, size_t count, uint64_t total)
-{
-    uint64_t share = total / t->threads / RUNS_A_THREAD;
-    if (share < MIN_RUN_BYTES)
-        share = MIN_RUN_BYTES;
-    if (share > t->max_bytes)
-        share = t->max_bytes;
-    sort_places(places, count);
-    t->run_count = 0;
-    for (size_t i = 0; i < count;) {
-        struct run *run = &t->runs[t->run_count++];
-        *run = (struct run){&places[i], neighbours(&places[i], count - i, share), SIZE_MAX};
-        for (size_t k = 0; k < run->count; k++, i++)
-            if (places[i].index < run->first_index)
-                run->first_index = places[i].index;
-    }
-    qsort(t->runs, t->run_count, sizeof *t->runs, compare_runs);
-}
 
 /* --- a run: a cursor that walks through its pages and pieces ------------------------------ */
 
@@ -287,7 +209,24 @@ static void move_runs(struct transfer *t)
         pthread_join(threads[--started], NULL);
 }
 
-static int move_pages(struct transfer *t)
+static uint64_t page_bytes(const struct transfer *t, size_t index)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->pieces; i++)
+        bytes += t->iov[index * t->pieces + i].iov_len;
+    return bytes;
+}
+
+/* A run is one thread's work at a time, so a batch is cut into enough of them for all. */
+static uint64_t run_bytes(const struct transfer *t, uint64_t total)
+{
+    uint64_t share = total / t->threads / RUNS_A_THREAD;
+    if (share < MIN_RUN_BYTES)
+        share = MIN_RUN_BYTES;
+    return share < t->max_bytes ? share : t->max_bytes;
+}
+
+int move_pages(struct transfer *t)
 {
     struct place *places = malloc((t->count + 1) * sizeof *places);
     t->runs = malloc((t->count + 1) * sizeof *t->runs);
@@ -300,17 +239,12 @@ static int move_pages(struct transfer *t)
                 places[n] = (struct place){t->fds[i], t->offsets[i], page_bytes(t, i), i};
                 total += places[n++].bytes;
             }
-        plan_runs(t, places, n, total);
+        t->run_count = plan_runs(places, n, run_bytes(t, total), t->runs);
         move_runs(t);
     }
     free(t->runs);
     free(places);
     return status;
-}
-
-int read_pages(struct transfer *t)
-{
-    return move_pages(t);
 }
 
 bool read_cached_pages(struct transfer *t)
@@ -327,88 +261,4 @@ bool read_cached_pages(struct transfer *t)
             t->results[i] = 0;
     }
     return all;
-}
-
-/* --- records ------------------------------------------------------------------------------ */
-
-static size_t write_all(int fd, const uint8_t *data, size_t size, int64_t offset)
-{
-    size_t written = 0;
-    while (written < size) {
-        ssize_t n = pwrite(fd, data + written, size - written, offset + (int64_t)written);
-        if (n > 0) {
-            written += (size_t)n;
-        } else if (n == 0) {
-            errno = EIO;
-            break;
-        } else if (errno != EINTR) {
-            break;
-        }
-    }
-    return written;
-}
-
-/* Write the records at `places`, or zeros where `bytes` is NULL. The page of a record that was
- * not written whole fails. */
-static void put_records(struct transfer *t, struct place *places, size_t count,
-                        const uint8_t *bytes, uint8_t *buffer)
-{
-    sort_places(places, count);
-    memset(buffer, 0, count * RECORD_BYTES);
-    for (size_t i = 0, n; i < count; i += n) {
-        n = neighbours(&places[i], count - i, t->max_bytes);
-        for (size_t k = 0; bytes && k < n; k++)
-            memcpy(buffer + k * RECORD_BYTES, bytes + places[i + k].index * RECORD_BYTES,
-                   RECORD_BYTES);
-        size_t written = 0;
-        errno = ETIMEDOUT;
-        if (bytes || now_ns() < t->deadline_ns) /* pages already written deserve their records */
-            written = write_all(places[i].fd, buffer, n * RECORD_BYTES, places[i].offset);
-        for (size_t k = written / RECORD_BYTES; k < n; k++)
-            t->results[places[i + k].index] = -errno;
-    }
-}
-
-static size_t place_records(const struct transfer *t, const struct records *r, bool old,
-                            struct place *places)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < t->count; i++)
-        if (r->fds[i] >= 0 && t->results[i] >= 0 && (r->was_used[i] || !old))
-            places[n++] = (struct place){r->fds[i], r->offsets[i], RECORD_BYTES, i};
-    return n;
-}
-
-static void store_le(uint8_t *target, uint64_t value, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        target[i] = (uint8_t)(value >> (8 * i));
-}
-
-static void complete_records(const struct transfer *t, const struct records *r)
-{
-    for (size_t i = 0; i < t->count; i++)
-        if (r->fds[i] >= 0 && t->results[i] >= 0) {
-            uint8_t *record = r->bytes + i * RECORD_BYTES;
-            store_le(record + RECORD_CHECKSUM, t->checksums[i], 8);
-            store_le(record + RECORD_CRC, crc32c(0, record, RECORD_CRC), 4);
-        }
-}
-
-int write_pages(struct transfer *t, const struct records *r)
-{
-    struct place *places = malloc((t->count + 1) * sizeof *places);
-    uint8_t *buffer = malloc((t->count + 1) * RECORD_BYTES);
-    int status = places && buffer ? 0 : -1;
-    if (status == 0) {
-        put_records(t, places, place_records(t, r, true, places), NULL, buffer);
-        status = move_pages(t);
-    }
-    if (status == 0) {
-        complete_records(t, r);
-        put_records(t, places, place_records(t, r, false, places), r->bytes, buffer);
-    }
-    free(buffer);
-    free(places);
-    return status;
 }

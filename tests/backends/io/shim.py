@@ -45,7 +45,7 @@ def run_child(shim: Path, script: str, *args: str, rules: str = "", timeout_s: f
     log.unlink(missing_ok=True)
     env = {
         **os.environ,
-        "LD_PRELOAD": str(shim),
+        "LD_PRELOAD": ":".join([*os.environ.get("LD_PRELOAD", "").split(), str(shim)]),
         "SHIM": rules,
         "SHIM_LOG": str(log),
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),

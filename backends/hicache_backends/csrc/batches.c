@@ -1,0 +1,262 @@
+#include "python.h"
+
+#include "crc32c.h"
+#include "records.h"
+#include "transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(void *) == 8 && sizeof(struct iovec) == 16, "a 64-bit system is needed");
+
+#define MAX_PIECE_BYTES ((size_t)1 << 40)
+
+/* --- arguments ----------------------------------------------------------------------------- */
+
+/* The bytes of a packed array of `count` items; NULL with ValueError set for another length. */
+static const void *packed(PyObject *bytes, const char *name, size_t count, size_t item_bytes)
+{
+    size_t size = (size_t)PyBytes_Size(bytes);
+    if (size % item_bytes || size / item_bytes != count) {
+        PyErr_Format(PyExc_ValueError, "%s: %zu bytes, not %zu items of %zu", name, size, count,
+                     item_bytes);
+        return NULL;
+    }
+    return PyBytes_AsString(bytes);
+}
+
+/* Pieces of `count` pages, each an address and a size; NULL with an exception set if not. */
+static const struct iovec *packed_pieces(PyObject *bytes, const char *name, size_t count,
+                                         Py_ssize_t pieces)
+{
+    if (pieces < 1 || (size_t)pieces > (SIZE_MAX >> 8) / (count + 1)) {
+        PyErr_Format(PyExc_ValueError, "%s: %zd pieces a page", name, pieces);
+        return NULL;
+    }
+    const struct iovec *iov = packed(bytes, name, count * (size_t)pieces, sizeof *iov);
+    for (size_t i = 0; iov && i < count * (size_t)pieces; i++)
+        if (!iov[i].iov_base || !iov[i].iov_len || iov[i].iov_len > MAX_PIECE_BYTES) {
+            PyErr_Format(PyExc_ValueError, "%s: piece %zu has address %p and %zu bytes", name, i,
+                         iov[i].iov_base, iov[i].iov_len);
+            return NULL;
+        }
+    return iov;
+}
+
+static uint64_t bytes_of(const struct iovec *iov, size_t count)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++)
+        total += iov[i].iov_len;
+    return total;
+}
+
+struct transfer_arguments {
+    PyObject *fds, *offsets, *iov, *digests;
+    Py_ssize_t pieces, max_bytes;
+    long long deadline_ns;
+    int threads;
+};
+
+static int check_transfer(const struct transfer_arguments *a, struct transfer *t)
+{
+    t->count = (size_t)PyBytes_Size(a->fds) / sizeof(int32_t);
+    if (a->threads < 1 || a->max_bytes < 4096) {
+        PyErr_Format(PyExc_ValueError, "threads %d, at least 1; max_bytes %zd, at least 4096",
+                     a->threads, a->max_bytes);
+        return -1;
+    }
+    t->pieces = (size_t)a->pieces;
+    t->deadline_ns = a->deadline_ns;
+    t->max_bytes = (size_t)a->max_bytes / 4096 * 4096; /* direct I/O keeps its alignment */
+    t->threads = (unsigned)a->threads;
+    if (!(t->fds = packed(a->fds, "fds", t->count, sizeof *t->fds)) ||
+        !(t->offsets = packed(a->offsets, "offsets", t->count, sizeof *t->offsets)) ||
+        !(t->iov = packed_pieces(a->iov, "iov", t->count, a->pieces)) ||
+        !(t->digests = packed(a->digests, "digests", t->count, DIGEST_BYTES)))
+        return -1;
+    for (size_t i = 0; i < t->count; i++)
+        if (t->offsets[i] < 0 || t->offsets[i] > INT64_MAX / 2) {
+            PyErr_Format(PyExc_ValueError, "offsets: item %zu is %lld", i,
+                         (long long)t->offsets[i]);
+            return -1;
+        }
+    return 0;
+}
+
+/* A tuple of two new bytearrays of 8 bytes a page, to which `t` then points. */
+static PyObject *make_results(struct transfer *t)
+{
+    PyObject *results = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * t->count));
+    PyObject *sums = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * t->count));
+    PyObject *pair = results && sums ? PyTuple_Pack(2, results, sums) : NULL;
+    if (pair) {
+        t->results = (int64_t *)PyByteArray_AsString(results);
+        t->checksums = (uint64_t *)PyByteArray_AsString(sums);
+        memset(t->results, 0, 8 * t->count);
+        memset(t->checksums, 0, 8 * t->count);
+    }
+    Py_XDECREF(results);
+    Py_XDECREF(sums);
+    return pair;
+}
+
+static PyObject *or_no_memory(PyObject *result, int status)
+{
+    if (status < 0) {
+        Py_XDECREF(result);
+        return PyErr_NoMemory();
+    }
+    return result;
+}
+
+/* --- functions ----------------------------------------------------------------------------- */
+
+PyObject *read_many(PyObject *self, PyObject *args)
+{
+    (void)self;
+    struct transfer_arguments a;
+    struct transfer t = {.writing = false};
+    Py_ssize_t keep_gil_bytes;
+    if (!PyArg_ParseTuple(args, "SSSnSLinn:read_many", &a.fds, &a.offsets, &a.iov, &a.pieces,
+                          &a.digests, &a.deadline_ns, &a.threads, &a.max_bytes, &keep_gil_bytes) ||
+        check_transfer(&a, &t) < 0)
+        return NULL;
+    PyObject *results = make_results(&t);
+    if (!results)
+        return NULL;
+    if (keep_gil_bytes > 0 && bytes_of(t.iov, t.count * t.pieces) <= (uint64_t)keep_gil_bytes &&
+        read_cached_pages(&t))
+        return results;
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = move_pages(&t);
+    Py_END_ALLOW_THREADS
+    return or_no_memory(results, status);
+}
+
+PyObject *write_many(PyObject *self, PyObject *args)
+{
+    (void)self;
+    struct transfer_arguments a;
+    struct transfer t = {.writing = true};
+    struct records r;
+    PyObject *record_fds, *record_offsets, *was_used, *records;
+    if (!PyArg_ParseTuple(args, "SSSnSLinSSSY:write_many", &a.fds, &a.offsets, &a.iov, &a.pieces,
+                          &a.digests, &a.deadline_ns, &a.threads, &a.max_bytes, &record_fds,
+                          &record_offsets, &was_used, &records) ||
+        check_transfer(&a, &t) < 0 ||
+        !(r.fds = packed(record_fds, "record_fds", t.count, sizeof *r.fds)) ||
+        !(r.offsets = packed(record_offsets, "record_offsets", t.count, sizeof *r.offsets)) ||
+        !(r.was_used = packed(was_used, "was_used", t.count, 1)))
+        return NULL;
+    size_t size = t.count * RECORD_BYTES;
+    if ((size_t)PyByteArray_Size(records) != size)
+        return PyErr_Format(PyExc_ValueError, "records: not %d bytes a page", RECORD_BYTES);
+    for (size_t i = 0; i < t.count; i++)
+        if (r.fds[i] >= 0 && (r.offsets[i] < 0 || r.offsets[i] > INT64_MAX / 2))
+            return PyErr_Format(PyExc_ValueError, "record_offsets: item %zu is %lld", i,
+                                (long long)r.offsets[i]);
+    /* A copy: while the GIL is away, the bytearray is not ours. */
+    r.bytes = malloc(size + 1);
+    if (!r.bytes)
+        return PyErr_NoMemory();
+    memcpy(r.bytes, PyByteArray_AsString(records), size);
+    PyObject *results = make_results(&t);
+    int status = 0;
+    if (results) {
+        Py_BEGIN_ALLOW_THREADS
+        status = write_pages(&t, &r);
+        Py_END_ALLOW_THREADS
+        if (status == 0 && (size_t)PyByteArray_Size(records) == size)
+            memcpy(PyByteArray_AsString(records), r.bytes, size);
+    }
+    free(r.bytes);
+    return or_no_memory(results, status);
+}
+
+static void checksum_pages(const struct iovec *iov, size_t count, size_t pieces,
+                           const uint8_t *digests, uint64_t *sums)
+{
+    for (size_t i = 0; i < count; i++, iov += pieces) {
+        struct page_sum sum;
+        page_sum_begin(&sum, digests + i * DIGEST_BYTES, bytes_of(iov, pieces));
+        for (size_t k = 0; k < pieces; k++)
+            page_sum_add(&sum, iov[k].iov_base, iov[k].iov_len);
+        sums[i] = page_sum_value(&sum);
+    }
+}
+
+PyObject *checksum_many(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *packed_iov, *packed_digests;
+    Py_ssize_t pieces;
+    if (!PyArg_ParseTuple(args, "SnS:checksum_many", &packed_iov, &pieces, &packed_digests))
+        return NULL;
+    size_t count = (size_t)PyBytes_Size(packed_digests) / DIGEST_BYTES;
+    const uint8_t *digests = packed(packed_digests, "digests", count, DIGEST_BYTES);
+    const struct iovec *iov = digests ? packed_pieces(packed_iov, "iov", count, pieces) : NULL;
+    if (!iov)
+        return NULL;
+    PyObject *result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * count));
+    if (!result)
+        return NULL;
+    uint64_t *sums = (uint64_t *)PyByteArray_AsString(result);
+    if (bytes_of(iov, count * (size_t)pieces) <= KEEP_GIL_BYTES) {
+        checksum_pages(iov, count, (size_t)pieces, digests, sums);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        checksum_pages(iov, count, (size_t)pieces, digests, sums);
+        Py_END_ALLOW_THREADS
+    }
+    return result;
+}
+
+/* Both sides have the same number of bytes. */
+static void copy_pieces(const struct iovec *from, const struct iovec *to, size_t to_count)
+{
+    size_t skip = 0;
+    for (const struct iovec *end = to + to_count; to < end; to++)
+        for (size_t done = 0; done < to->iov_len;) {
+            size_t size = from->iov_len - skip;
+            if (size > to->iov_len - done)
+                size = to->iov_len - done;
+            memcpy((char *)to->iov_base + done, (char *)from->iov_base + skip, size);
+            done += size;
+            skip += size;
+            if (skip == from->iov_len) {
+                from++;
+                skip = 0;
+            }
+        }
+}
+
+PyObject *copy_many(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *from_bytes, *to_bytes;
+    Py_ssize_t count, from_pieces, to_pieces;
+    if (!PyArg_ParseTuple(args, "nSnSn:copy_many", &count, &from_bytes, &from_pieces, &to_bytes,
+                          &to_pieces))
+        return NULL;
+    if (count < 0)
+        return PyErr_Format(PyExc_ValueError, "count: %zd", count);
+    const struct iovec *from = packed_pieces(from_bytes, "from", (size_t)count, from_pieces);
+    const struct iovec *to = from ? packed_pieces(to_bytes, "to", (size_t)count, to_pieces) : NULL;
+    if (!to)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (bytes_of(from + i * from_pieces, (size_t)from_pieces) !=
+            bytes_of(to + i * to_pieces, (size_t)to_pieces))
+            return PyErr_Format(PyExc_ValueError, "page %zd has another size on each side", i);
+    size_t to_count = (size_t)(count * to_pieces);
+    if (bytes_of(to, to_count) <= KEEP_GIL_BYTES) {
+        copy_pieces(from, to, to_count);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        copy_pieces(from, to, to_count);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,16 @@
+/* The stable ABI of Python 3.10 on, and the calls that take whole batches. */
+#ifndef HICACHE_PYTHON_H
+#define HICACHE_PYTHON_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#define KEEP_GIL_BYTES (1 << 20) /* memory work up to this takes less than a hand-off of the GIL */
+
+PyObject *read_many(PyObject *self, PyObject *args);
+PyObject *write_many(PyObject *self, PyObject *args);
+PyObject *checksum_many(PyObject *self, PyObject *args);
+PyObject *copy_many(PyObject *self, PyObject *args);
+
+#endif
