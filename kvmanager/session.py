@@ -111,6 +111,7 @@ class RedisRegistry(Registry):
         orders = self._upkeep.beat(deadline)
         if not orders.clear:
             self._core.obeyed = orders.epoch
+            self._upkeep.step()  # mutations count from here; pages are announced in the background
             if not self._announces:
                 self._upkeep.catch_up(threading.Event(), deadline)
 

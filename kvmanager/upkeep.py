@@ -75,10 +75,14 @@ class Upkeep:
         """Tell the registry what it lacks, at a bounded rate. Raises RegistryError."""
         rate = self._core.options.announce_pages_per_s
         while self._recovery.due and not until.passed:
-            deadline = Deadline.after_ms(self._driver.timeout_ms)
-            sent = self._locked(self._recovery.step(), deadline)
-            if ended.wait(sent / rate):
+            if ended.wait(self.step() / rate):
                 return
+
+    def step(self) -> int:
+        """One step of that, if one is due; the pages sent. Raises RegistryError."""
+        if not self._recovery.due:
+            return 0
+        return self._locked(self._recovery.step(), Deadline.after_ms(self._driver.timeout_ms))
 
     def sweep(self) -> None:
         """A few milliseconds of the namespace's cleaning, now and then. Raises RegistryError."""
