@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Any, Final
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import ConfigError, InvalidBuffer, StorageClosed, StorageError
+from hicache_backends.errors import ConfigError, InvalidBuffer, StorageClosed
 from hicache_backends.identity import Namespace
 from hicache_backends.native_calls import page_digests
 from hicache_backends.outcomes import Outcome, Reason, miss
 from hicache_backends.pages import Pages
-from hicache_backends.storage import ROOT, UNKNOWN, PageStorage
+from hicache_backends.storage import ROOT, UNKNOWN, PageEntry, PageStorage
 from hicache_storage.access_log import AccessLog
 from hicache_storage.depth import Depth
 from hicache_storage.keeper import RegistryKeeper
@@ -67,7 +67,6 @@ class PageStore:
         self._mode: Mode = self.options.mode
         self._closed = False
         self._clearing = threading.Lock()
-        self._epoch = 0
         turns = LoadsFirst()
         read_cap = RateCap(self.options.max_read_bytes_per_s)
         write_cap = RateCap(self.options.max_write_bytes_per_s)
@@ -267,14 +266,26 @@ class PageStore:
             self._access_log.record(op, keys, moved)
 
     def _obey(self, orders: Orders) -> None:
-        """Called by the heartbeat: a raised epoch means that the namespace was cleared."""
+        """Called by the registry's heartbeat thread with what its reply says."""
         if orders.mode is not None and orders.mode != self._mode:
             _log.warning("the registry switches mode from %s to %s", self._mode, orders.mode)
             self.mode = orders.mode
-        known, self._epoch = self._epoch, max(self._epoch, orders.epoch)
-        if known and orders.epoch > known:
+        if orders.clear:
             _log.warning("the namespace was cleared: dropping this process's store")
-            try:
-                self.clear()
-            except StorageError as error:
-                _log.warning("could not drop the store: %s", error)
+            self.clear()
+        if orders.bad:
+            self._check_reported(orders.bad)
+
+    def _check_reported(self, reported: Sequence[PageEntry]) -> None:
+        """Pages that others found wrong: reading them here removes those that are, and the rest
+        are made known again."""
+        deadline = self._deadline(None)
+        pages = Pages.from_buffers([bytearray(self.namespace.page_bytes)], writable=True)
+        good = []
+        for entry in reported:
+            digests = [entry.digest]
+            if self.storage.contains(digests)[0] and self.storage.get(digests, pages, deadline)[0]:
+                kept = self.storage.put(digests, pages, [entry.parent], deadline)[0]
+                good.append(PageEntry(entry.digest, entry.parent, kept.location))
+        if good and self.registry is not None:
+            self.registry.publish(good, b"", deadline)

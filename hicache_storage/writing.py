@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, StorageError
-from hicache_backends.outcomes import TIMED_OUT, Outcome
+from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason
 from hicache_backends.pages import Pages
 from hicache_backends.storage import PageEntry, PageStorage
 from hicache_storage.throttle import LoadsFirst, RateCap
@@ -14,7 +14,7 @@ from kvmanager.model import Claim, Published
 from kvmanager.registry import Registry
 
 STORED_BY_OTHERS = Outcome(True, detail="stored by another process", existed=True)
-BEING_WRITTEN_ELSEWHERE = Outcome(True, detail="being written elsewhere", existed=True)
+BEING_WRITTEN = Outcome(True, detail="being written by another call", existed=True)
 
 
 class Writer:
@@ -56,8 +56,7 @@ class Writer:
         token, claims = self._claim(digests, deadline)
         mine = [i for i, claim in enumerate(claims) if claim is Claim.GRANTED]
         outcomes = [
-            BEING_WRITTEN_ELSEWHERE if claim is Claim.ELSEWHERE else STORED_BY_OTHERS
-            for claim in claims
+            BEING_WRITTEN if claim is Claim.ELSEWHERE else STORED_BY_OTHERS for claim in claims
         ]
         if not mine:
             return outcomes
@@ -69,7 +68,8 @@ class Writer:
             self._abort(chosen, token, deadline)
             raise
         for i, outcome in zip(mine, written, strict=True):
-            outcomes[i] = outcome
+            another = outcome.reason is Reason.BEING_WRITTEN
+            outcomes[i] = BEING_WRITTEN if another else outcome
         self._publish(chosen, their_parents, written, token, deadline)
         return outcomes
 
