@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+_PIPE_WIDTH = 1000
+"""Columns of what is no terminal: nothing is cut or broken."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
@@ -25,10 +28,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     table = Table(*columns, title=title, title_justify="left", show_header=bool(columns))
     for row in rows:
         table.add_row(*(shown(cell) for cell in row))
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.measure(table).maximum, 20)
-    console.print(table)
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(markup=False, highlight=False, width=width).print(table)
 
 
 def print_figures(title: str, figures: Mapping[str, object], *, as_json: bool) -> None:
@@ -58,15 +59,3 @@ def print_error(message: str) -> None:
     """What went wrong and what to do, on standard error."""
     for line in message.splitlines():
         typer.secho(f"error: {line}", fg="red", err=True, bold=sys.stderr.isatty())
-
-
-def size_option(text: str | None, name: str) -> int | None:
-    """Bytes of an option's text. Raises ConfigError naming the option."""
-    from hicache_backends.sizes import parse_size
-
-    return None if text is None else parse_size(text, name=name, minimum=1)
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: bytes as hexadecimal digits."""
-    return value.hex() if isinstance(value, bytes) else value

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, SecretStr
 
-from hicache_storage.config.fields import Batch, Count, Depth, Positive, Section, Size, Strings
+from hicache_storage.config.fields import (
+    Batch,
+    Count,
+    Depth,
+    Positive,
+    Section,
+    Size,
+    SizeOrZero,
+    Strings,
+)
 from hicache_storage.options import MAX_DEPTH, Mode, StoreOptions
 
 _STORE = StoreOptions()
@@ -72,13 +81,16 @@ class SegmentSection(TransferSection):
 
     capacity: Size | None = Field(
         default=None,
-        description="Bytes kept in each path, all processes together; None: 80 % of free",
+        description="Bytes kept in each path, all processes together; None: as before, at first "
+        "80 % of what is free",
     )
-    free_floor: Size | None = Field(
-        default=None, description="Bytes of the file system left free; None: 5 % of its size"
+    free_floor: SizeOrZero | None = Field(
+        default=None,
+        description="Bytes of the file system left free; None: as before, at first 5 % of its size",
     )
     segment_bytes: Size | None = Field(
-        default=None, description="Size of one segment file; None: from the capacity"
+        default=None,
+        description="Size of one segment file; None: a 64th of the capacity, at most 1 GiB",
     )
 
 
@@ -126,7 +138,7 @@ class MooncakeSection(TransferSection):
     local_hostname: str | None = Field(default=None, description="Name of this host for its peers")
     protocol: Literal["tcp", "rdma"] = Field(default="tcp", description="Transport")
     device: str = Field(default="", description="RDMA device; empty: chosen by Mooncake")
-    segment_bytes: Annotated[int, Field(ge=0)] = Field(
+    segment_bytes: SizeOrZero = Field(
         default=0, description="Memory given to the cluster; 0: a pure client"
     )
 

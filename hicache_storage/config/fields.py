@@ -38,6 +38,9 @@ def _range(value: object) -> object:
 Size = Annotated[
     int, BeforeValidator(_size, json_schema_input_type=int | str), Field(gt=0, lt=1 << 63)
 ]
+SizeOrZero = Annotated[
+    int, BeforeValidator(_size, json_schema_input_type=int | str), Field(ge=0, lt=1 << 63)
+]
 Strings = Annotated[
     tuple[str, ...], BeforeValidator(_strings, json_schema_input_type=list[str] | str)
 ]

@@ -148,6 +148,13 @@ class Config(Section):
                 raise ConfigError(f"{key} is missing: pages of another {name} must not be mixed up")
         return Namespace(**values)
 
+    def own_namespace(self) -> Namespace | None:
+        """The namespace that the section `identity` alone makes; None where it is incomplete."""
+        try:
+            return self.namespace()
+        except ConfigError:
+            return None
+
     def _identity(self) -> dict[str, tuple[str, Any]]:
         """For each field of a namespace the key that sets it, and its value or None."""
         identity = self.identity

@@ -11,7 +11,8 @@ import pytest
 
 from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
-from hicache_backends.table import backend_names
+from hicache_backends.nvme import NvmeOptions
+from hicache_backends.table import backend_names, build_options
 from hicache_storage.config import Config, load_config
 from hicache_storage.config import model as model_module
 from hicache_storage.config.backend_sections import BACKENDS
@@ -591,6 +592,14 @@ def test_defaults_are_those_of_the_options_they_become() -> None:
     config = load({"nvme": {"path": "/kv"}})
     assert config.store_options() == StoreOptions()
     assert config.registry_options() == RegistryOptions()
+
+
+def test_every_option_of_the_nvme_backend_has_a_key_and_its_default() -> None:
+    config = load({"nvme": {"path": "/kv"}})
+    built = build_options(NvmeOptions, config.storage_options(), "nvme")
+    assert built == NvmeOptions(paths=("/kv",))
+    fields = {field.name.removesuffix("_bytes") for field in dataclasses.fields(NvmeOptions)}
+    assert fields == {key.removesuffix("_bytes") for key in config.storage_options()}
 
 
 def test_a_backend_that_is_not_there_yet_says_so() -> None:
