@@ -199,7 +199,7 @@ FOLD_TARGET static inline __m512i fold_into(__m512i block, __m512i by, __m512i n
 
 FOLD_TARGET static uint32_t update_by_folding(uint32_t crc, const uint8_t *p, size_t size)
 {
-    if (size < 1024)
+    if (size < 256)
         return update_in_lanes(crc, p, size);
     __m512i far = broadcast(fold_256), near = broadcast(fold_64), x[4];
     for (int i = 0; i < 4; i++)
