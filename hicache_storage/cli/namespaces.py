@@ -1,0 +1,103 @@
+"""`hicache-storage namespaces`: whose pages lie in a directory, and taking old ones away."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hicache_backends.errors import ConfigError
+from hicache_storage.cli.inspect import Root
+from hicache_storage.cli.output import AsJson, print_json, print_table
+
+if TYPE_CHECKING:
+    from hicache_storage.tools.clearing import Removed
+
+app = typer.Typer(no_args_is_help=True, help="List the namespaces in a directory, prune old ones.")
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@app.command("list")
+def list_namespaces(directory: Root, as_json: AsJson = False) -> None:
+    """List the namespaces in a directory."""
+    from hicache_backends.sizes import format_size
+    from hicache_storage.tools.media import read_medium
+
+    found = read_medium(directory).namespaces
+    if as_json:
+        print_json([{**dataclasses.asdict(n), "pages": n.pages, "in_use": n.in_use} for n in found])
+        return
+    columns = ("fingerprint", "tenant", "model", "revision", "page", "pages", "files", "in use")
+    rows = []
+    for report in found:
+        known = report.namespace
+        named = (known.tenant, known.model, known.revision) if known else ("", "unreadable", "")
+        page = format_size(known.page_bytes) if known else ""
+        size = format_size(report.file_bytes)
+        rows.append((report.fingerprint[:16], *named, page, report.pages, size, report.in_use))
+    print_table("", columns, rows)
+
+
+@app.command("prune")
+def prune_namespaces(
+    directory: Root,
+    unused_for: Annotated[
+        str | None, typer.Option(help="Only stores unused for this long: 30m, 12h, 7d.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Only this one: first digits of its fingerprint, or a model.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Whatever is not in use.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing, only tell.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete stores that no process has open."""
+    from hicache_storage.tools.clearing import prune, selected
+
+    if not everything and unused_for is namespace is tenant is None:
+        raise ConfigError("say what to prune: --unused-for, --namespace, --tenant, or --all")
+    wanted = selected(tenant, namespace)
+    results = prune(
+        str(directory),
+        lambda report: wanted(report.fingerprint, report.namespace),
+        idle_s=seconds(unused_for) if unused_for else 0,
+        dry_run=dry_run,
+    )
+    if as_json:
+        print_json({"dry_run": dry_run, "stores": [dataclasses.asdict(r) for r in results]})
+    else:
+        show_removed(results, dry_run=dry_run)
+
+
+def show_removed(results: list[Removed], *, dry_run: bool) -> None:
+    """What was, or would be, deleted."""
+    from hicache_backends.sizes import format_size
+
+    columns = ("namespace", "store", "pages", "files", "")
+    done = "would go" if dry_run else "deleted"
+    rows = [
+        (
+            r.fingerprint[:16],
+            r.store[:16],
+            r.pages,
+            format_size(r.file_bytes),
+            done if r.removed else f"kept: {r.why_not}",
+        )
+        for r in results
+    ]
+    if rows:
+        print_table("", columns, rows)
+    freed = sum(r.file_bytes for r in results if r.removed)
+    typer.echo(f"{done}: {format_size(freed)}")
+
+
+def seconds(text: str) -> float:
+    """Seconds of "90s", "30m", "12h" or "7d". Raises ConfigError."""
+    match = re.fullmatch(r"([0-9]+)([smhd])", text.strip().lower())
+    if match is None:
+        raise ConfigError(f"--unused-for takes a time such as 30m, 12h or 7d, not {text!r}")
+    return int(match[1]) * _SECONDS[match[2]]

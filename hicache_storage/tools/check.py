@@ -1,0 +1,154 @@
+"""A dry run: everything is initialised for real, and one page goes through it and out again."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import (
+    ConfigError,
+    HiCacheError,
+    IdentityMismatch,
+    RegistryError,
+    StorageUnavailable,
+)
+from hicache_backends.identity import Namespace, page_digests
+from hicache_backends.sizes import format_size
+from hicache_storage.config import Config
+from hicache_storage.config.model import redacted
+from hicache_storage.opening import open_page_store
+from hicache_storage.page_store import PageStore
+
+NAMES = {
+    "nvme": "NVMe",
+    "3fs": "3FS",
+    "mooncake": "Mooncake",
+    "fsspec": "fsspec",
+    "memory": "Memory",
+}
+_PROBE_PAGE_BYTES = 64 << 10
+_REMEDIES: dict[type[HiCacheError], str] = {
+    ConfigError: "mend the configuration: `hicache-storage config show` has each value's origin",
+    StorageUnavailable: "create or mount the directory, and let this user write there",
+    IdentityMismatch: "give the pages of another identity another directory, or prune them",
+    RegistryError: "start the registry or mend global_kvmanager.endpoint; until then processes "
+    "find only their own pages",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part that was initialised."""
+
+    name: str
+    detail: str
+
+
+@dataclass
+class Report:
+    """What a dry run found. `error` and `remedy` are empty if all is well."""
+
+    backend: str
+    steps: list[Step] = field(default_factory=list)
+    stats: dict[str, int | float | str] = field(default_factory=dict)
+    error: str = ""
+    remedy: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+def dry_run(config: Config) -> Report:
+    """Initialise backend and registry and pass one page through them. Never raises a
+    `HiCacheError`: it becomes the report's error, with a remedy."""
+    report = Report(config.backend)
+    name = NAMES.get(config.backend, config.backend)
+    try:
+        with open_page_store(config, probe_namespace(config), server="hicache-check") as store:
+            report.steps.append(Step(f"{name} backend connected", _place(store)))
+            report.steps.append(_registry_step(config, store))
+            report.steps.append(Step("self-test passed", _pass_a_page(store)))
+            report.stats = store.stats()
+        report.steps.append(Step("HiCache initialized", ""))
+    except HiCacheError as error:
+        part = "KVManager" if isinstance(error, RegistryError) else "storage backend"
+        report.error = f"{part} init failed: {error}"
+        report.remedy = next(
+            (text for kind, text in _REMEDIES.items() if isinstance(error, kind)), ""
+        )
+    return report
+
+
+def probe_namespace(config: Config) -> Namespace:
+    """The configured namespace where the identity is complete, else one of the check's own."""
+    tokens = config.section.page_size or 64
+    return config.own_namespace() or Namespace(
+        "hicache-check",
+        "1",
+        "uint8",
+        "probe",
+        tokens,
+        _PROBE_PAGE_BYTES,
+        tenant=config.global_kvmanager.namespace,
+    )
+
+
+def _registry_step(config: Config, store: PageStore) -> Step:
+    """Ask the registry one question. Raises RegistryError."""
+    if store.registry is None:
+        return Step("KVManager off", "processes find only their own pages")
+    manager = config.global_kvmanager
+    deadline = Deadline.after_ms(manager.connect_timeout_ms + manager.timeout_ms)
+    while True:  # the session connects in the background
+        try:
+            store.registry.lookup([b"\0" * 16], store.storage.media, deadline)
+            return Step("KVManager connected", str(redacted(manager.endpoint)))
+        except RegistryError:
+            if deadline.passed:
+                raise
+            time.sleep(0.02)
+
+
+def _pass_a_page(store: PageStore) -> str:
+    """Set, find, read, compare and remove one page. Raises StorageUnavailable."""
+    key = f"hicache-check-{uuid.uuid4().hex}"
+    page = (uuid.uuid4().bytes * (store.namespace.page_bytes // 16 + 1))[
+        : store.namespace.page_bytes
+    ]
+    back = bytearray(len(page))
+    began = time.monotonic()
+    try:
+        for step, outcome in _steps(store, key, page, back):
+            if outcome:
+                raise StorageUnavailable(f"the self-test failed at {step}: {outcome}")
+    finally:
+        store.storage.remove(page_digests(store.namespace.fingerprint, [key]))
+    took = (time.monotonic() - began) * 1000
+    return f"set, exists, get of a page of {format_size(len(page))} in {took:.1f} ms"
+
+
+def _steps(store: PageStore, key: str, page: bytes, back: bytearray) -> Iterator[tuple[str, str]]:
+    """Each step's name and what went wrong in it, "" if nothing did."""
+    if store.mode == "off":
+        yield "set", "mode is off"
+    if store.mode == "read":
+        return
+    stored = store.set([key], [page], parent=None)[0]
+    yield "set", "" if stored.ok else f"{stored.reason and stored.reason.value} {stored.detail}"
+    yield "exists", "" if store.exists([key]) == 1 else "a page just stored is not found"
+    read = store.get([key], [back])[0]
+    yield "get", "" if read.ok else f"{read.reason and read.reason.value} {read.detail}"
+    yield "compare", "" if bytes(back) == page else "the bytes read are not those written"
+
+
+def _place(store: PageStore) -> str:
+    """Where pages go, in a few words."""
+    stats = store.storage.stats()
+    words = [str(stats[k]) for k in ("path", "paths", "io_engine", "io_mode") if stats.get(k)]
+    if capacity := stats.get("capacity_bytes"):
+        words.append(f"capacity {format_size(int(capacity))}")
+    return ", ".join(words)

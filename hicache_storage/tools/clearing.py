@@ -1,0 +1,141 @@
+"""Taking pages away by namespace: on the media of this machine, and in the registry."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageUnavailable
+from hicache_backends.identity import Namespace
+from hicache_backends.segment.medium import Medium
+from hicache_backends.segment.owner import OwnerFile
+from hicache_backends.segment.reclaim import store_directories
+from hicache_backends.segment.segment import segment_files
+from hicache_storage.config import Config
+from hicache_storage.tools.media import LOCK_TIMEOUT_MS, NamespaceReport, StoreReport, read_medium
+
+MIN_PREFIX = 8
+Wanted = Callable[[NamespaceReport], bool]
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What became of one store: `removed`, or why not."""
+
+    root: str
+    fingerprint: str
+    store: str
+    pages: int
+    file_bytes: int
+    removed: bool
+    why_not: str = ""
+
+
+def prune(root: str, wanted: Wanted, *, idle_s: float = 0, dry_run: bool = False) -> list[Removed]:
+    """Delete the stores of the wanted namespaces that nobody has open and that were not used for
+    `idle_s` seconds. With `dry_run` nothing is deleted, only told. Raises as `read_medium`."""
+    results = []
+    for namespace in read_medium(root).namespaces:
+        if not wanted(namespace):
+            continue
+        for store in namespace.stores:
+            why_not = ""
+            if store.in_use_by:
+                why_not = f"in use by {store.in_use_by}"
+            elif store.idle_s < idle_s:
+                why_not = f"used {store.idle_s:.0f} s ago"
+            elif not dry_run:
+                why_not = _delete(root, store)
+            results.append(
+                Removed(
+                    root,
+                    namespace.fingerprint,
+                    store.store,
+                    store.pages,
+                    store.file_bytes,
+                    removed=not why_not,
+                    why_not=why_not,
+                )
+            )
+    return results
+
+
+def selected(
+    tenant: str | None = None, namespace: str | None = None
+) -> Callable[[str, Namespace | None], bool]:
+    """Whether a fingerprint and its namespace are of the tenant, and are the one that `namespace`
+    names: a fingerprint's first digits, or a model."""
+
+    def wanted(fingerprint: str, known: Namespace | None) -> bool:
+        if tenant is not None and (known is None or known.tenant != tenant):
+            return False
+        if namespace is None:
+            return True
+        by_prefix = len(namespace) >= MIN_PREFIX and fingerprint.startswith(namespace.lower())
+        return by_prefix or (known is not None and known.model == namespace)
+
+    return wanted
+
+
+def roots_of(config: Config) -> list[str]:
+    """The directories of the configured backend that are media already."""
+    paths = config.storage_options().get("paths", ())
+    assert isinstance(paths, tuple), "paths are a tuple"  # noqa: S101 - narrows the type
+    return [path for path in paths if Path(path, ".medium").is_file()]
+
+
+def namespaces_of(config: Config, roots: Iterable[str]) -> list[Namespace]:
+    """Every namespace that this machine knows of: on its media, and the configuration's own."""
+    found: dict[str, Namespace] = {}
+    for root in roots:
+        for report in read_medium(root).namespaces:
+            if report.namespace is not None:
+                found[report.fingerprint] = report.namespace
+    own = config.own_namespace()
+    if own is not None:
+        found[own.fingerprint.hex()] = own
+    return list(found.values())
+
+
+def raise_epochs(config: Config, namespaces: Sequence[Namespace]) -> dict[str, int]:
+    """Void every entry of these namespaces in the registry; their owners drop the pages at their
+    next heartbeat. The new epochs by fingerprint. Raises RegistryError."""
+    from kvmanager.connect import connect_registry
+    from kvmanager.model import Member
+
+    options = config.registry_options()
+    visitor = Member(os.urandom(16), "", "", os.urandom(16), os.urandom(16))
+    epochs = {}
+    for namespace in namespaces:
+        registry = connect_registry(config.registry_endpoint(), namespace, visitor, options=options)
+        try:
+            deadline = Deadline.after_ms(options.connect_timeout_ms + options.timeout_ms)
+            epochs[namespace.fingerprint.hex()] = registry.clear_namespace(deadline)
+        finally:
+            registry.close()
+    return epochs
+
+
+def _delete(root: str, store: StoreReport) -> str:
+    """Delete one store if it is still nobody's, and its namespace with the last store; "" or why
+    it is still there. Raises StorageUnavailable."""
+    try:
+        with Medium(root).locked(Deadline.after_ms(LOCK_TIMEOUT_MS)) as ledger:
+            lock = OwnerFile.take(store.path)
+            if lock is None:
+                return "in use"
+            with contextlib.closing(lock):
+                freed = sum(entry.stat().st_size for _, entry in segment_files(store.path))
+                shutil.rmtree(store.path)
+                ledger.used_bytes = max(0, ledger.used_bytes - freed)
+            namespace = Path(store.path).parent
+            if not any(store_directories(root, namespace.name)):
+                shutil.rmtree(namespace)
+    except OSError as error:
+        raise StorageUnavailable(f"{store.path} cannot be deleted: {error.strerror}") from error
+    return ""
