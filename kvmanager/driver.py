@@ -77,29 +77,38 @@ class Driver:
         try:
             return self.pool.connect(deadline) if fresh else self.pool.take(deadline)
         except RegistryError as error:
-            self._failed(str(error), at_once=True)
+            self.failed(str(error), at_once=True)
             raise
+
+    def lost(self, error: OSError) -> RegistryUnavailable:
+        """What an exchange without its reply means; the breaker is told."""
+        if not isinstance(error, TimeoutError):
+            self.pool.clear()  # the server went: the other connections are as dead
+        reason = f"{self.pool.endpoint.shown}: {error or type(error).__name__}"
+        self.failed(reason, at_once=False)
+        return RegistryUnavailable(reason)
+
+    def read(self, raw: bytes) -> resp.Reply:
+        """The reply's value. Raises the translated error of an error reply."""
+        try:
+            return resp.parse(raw)
+        except resp.NoScript:
+            raise
+        except RegistryUnavailable as error:
+            self.failed(str(error), at_once=True)
+            raise
+
+    def failed(self, reason: str, *, at_once: bool) -> None:
+        """Count a failure; see `Breaker.failed`."""
+        self.failures += 1
+        if self.breaker.failed(reason, at_once=at_once):
+            self.pool.clear()
+            _log.warning("the registry is down, going on without it: %s", reason)
 
     def _exchange(self, connection: Connection, request: bytes, deadline: Deadline) -> resp.Reply:
         self.round_trips += 1
         try:
             raw = connection.exchange(request, deadline)
         except OSError as error:
-            if not isinstance(error, TimeoutError):
-                self.pool.clear()  # the server went: the other connections are as dead
-            reason = f"{self.pool.endpoint.shown}: {error or type(error).__name__}"
-            self._failed(reason, at_once=False)
-            raise RegistryUnavailable(reason) from error
-        try:
-            return resp.parse(raw)
-        except resp.NoScript:
-            raise
-        except RegistryUnavailable as error:
-            self._failed(str(error), at_once=True)
-            raise
-
-    def _failed(self, reason: str, *, at_once: bool) -> None:
-        self.failures += 1
-        if self.breaker.failed(reason, at_once=at_once):
-            self.pool.clear()
-            _log.warning("the registry is down, going on without it: %s", reason)
+            raise self.lost(error) from error
+        return self.read(raw)

@@ -60,26 +60,32 @@ class Endpoint:
 
         Raises RegistryUnavailable, RegistryRefused.
         """
-        settings = dict(self._settings)
+        settings = self.settings(timeout_s)
         kind = settings.pop("connection_class", redis.Connection)
-        settings |= {
-            "socket_timeout": timeout_s,
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "health_check_interval": 0,
-        }
-        if "path" not in settings:
-            settings["socket_connect_timeout"] = timeout_s
+        settings["retry"] = Retry(NoBackoff(), 0)
         try:
             connection: redis.connection.AbstractConnection = kind(**settings)
             connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
         except (redis.RedisError, OSError) as error:
-            raise self._translated(error) from None
+            raise self.translated(error) from None
         except TypeError as error:
             raise ConfigError(f"endpoint {self.shown}: {error}") from None
         return connection
 
-    def _translated(self, error: Exception) -> RegistryError:
+    def settings(self, timeout_s: float) -> dict[str, Any]:
+        """What redis-py's connections are made with; no `connection_class` means TCP."""
+        settings = {
+            **self._settings,
+            "socket_timeout": timeout_s,
+            "protocol": 2,
+            "health_check_interval": 0,
+        }
+        if "path" not in settings:
+            settings["socket_connect_timeout"] = timeout_s
+        return settings
+
+    def translated(self, error: Exception) -> RegistryError:
+        """The error for one of redis-py's, or of the system, while connecting."""
         said = f"{self.shown}: {error}"
         if isinstance(error, redis.AuthenticationError):
             return RegistryRefused(f"{said} (a user or password is missing or wrong)")

@@ -43,24 +43,24 @@ class RedisRegistry(Registry):
         self._release = release
         self._closed = False
         self._announces = entries is not None
-        self._sending = threading.Lock()
-        self._driver = Driver(pool, options)
-        self._core = SessionCore(namespace, member, options, self._wake)
-        recovery = Recovery(self._core, entries)
-        self._upkeep = Upkeep(self._core, self._driver, recovery, self._sending, revive)
-        self._heartbeat = Heartbeat(self._upkeep, self._driver, options)
+        self.sending = threading.Lock()
+        self.driver = Driver(pool, options)
+        self.core = SessionCore(namespace, member, options, self._wake)
+        recovery = Recovery(self.core, entries)
+        self._upkeep = Upkeep(self.core, self.driver, recovery, self.sending, revive)
+        self._heartbeat = Heartbeat(self._upkeep, self.driver, options)
 
     @property
     def state(self) -> State:
-        if self._driver.breaker.is_open or not self._core.joined or self._closed:
+        if self.driver.breaker.is_open or not self.core.joined or self._closed:
             return State.DOWN
-        return State.UP if self._core.in_step else State.REBUILDING
+        return State.UP if self.core.in_step else State.REBUILDING
 
     @property
     def sequence(self) -> int:
         """To be kept with the store and given back as `Member.sequence` when the store is opened
         again unchanged; 0 while the registry may lack a page."""
-        return self._core.sequence if self._core.in_step else 0
+        return self.core.sequence if self.core.in_step else 0
 
     def lookup(
         self,
@@ -70,21 +70,21 @@ class RedisRegistry(Registry):
         *,
         prefix: bool = True,
     ) -> Lookup:
-        return self._read(self._core.lookup(digests, media, prefix=prefix), deadline)
+        return self._read(self.core.lookup(digests, media, prefix=prefix), deadline)
 
     def claim(
         self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""
     ) -> tuple[bytes, list[Claim]]:
         ttl_ms = deadline.remaining_ms() + self._options.claim_grace_ms
-        return self._read(self._core.claim(digests, ttl_ms, token), deadline)
+        return self._read(self.core.claim(digests, ttl_ms, token), deadline)
 
     def publish(
         self, entries: Sequence[PageEntry], token: bytes, deadline: Deadline
     ) -> list[Published]:
-        return self._mutate(lambda: self._core.publish(entries, token), deadline)
+        return self._mutate(lambda: self.core.publish(entries, token), deadline)
 
     def abort(self, digests: Sequence[bytes], token: bytes, deadline: Deadline) -> None:
-        self._read(self._core.abort(digests, token), deadline)
+        self._read(self.core.abort(digests, token), deadline)
 
     def remove(
         self,
@@ -93,15 +93,15 @@ class RedisRegistry(Registry):
         *,
         touched_ms: Sequence[int] | None = None,
     ) -> list[Removal]:
-        return self._mutate(lambda: self._core.remove(entries, touched_ms), deadline)
+        return self._mutate(lambda: self.core.remove(entries, touched_ms), deadline)
 
     def report_bad(
         self, digest: bytes, location: bytes, deadline: Deadline, *, parent: bytes = UNKNOWN
     ) -> None:
-        self._read(self._core.report_bad(digest, location, parent), deadline)
+        self._read(self.core.report_bad(digest, location, parent), deadline)
 
     def clear_namespace(self, deadline: Deadline) -> int:
-        return self._read(self._core.clear_namespace(), deadline)
+        return self._read(self.core.clear_namespace(), deadline)
 
     def start(self, on_orders: Callable[[Orders], None]) -> None:
         self._heartbeat.begin(on_orders)
@@ -110,56 +110,56 @@ class RedisRegistry(Registry):
         """Register now, in this thread. Raises RegistryError."""
         orders = self._upkeep.beat(deadline)
         if not orders.clear:
-            self._core.obeyed = orders.epoch
+            self.core.obeyed = orders.epoch
             self._upkeep.step()  # mutations count from here; pages are announced in the background
             if not self._announces:
                 self._upkeep.catch_up(threading.Event(), deadline)
 
     def close(self, timeout_ms: float = 2000) -> None:
-        if self._closed or self._driver.forked:
+        if self._closed or self.driver.forked:
             return
         self._closed = True
         deadline = Deadline.after_ms(timeout_ms)
-        if self._heartbeat.end(deadline) and not self._driver.breaker.is_open:
+        if self._heartbeat.end(deadline) and not self.driver.breaker.is_open:
             try:
                 self._upkeep.catch_up(threading.Event(), deadline)
                 self._upkeep.leave(deadline)
             except (RegistryError, ValueError) as error:
                 _log.info("left the registry without a word: %s", error)
         self._upkeep.disconnect()
-        self._driver.pool.clear()
+        self.driver.pool.clear()
         self._release()
 
     def stats(self) -> dict[str, int | float | str]:
         return {
-            "calls": self._driver.calls,
-            "round_trips": self._driver.round_trips,
-            "failures": self._driver.failures,
-            "breaker_open": int(self._driver.breaker.is_open),
+            "calls": self.driver.calls,
+            "round_trips": self.driver.round_trips,
+            "failures": self.driver.failures,
+            "breaker_open": int(self.driver.breaker.is_open),
             "heartbeats": self._heartbeat.beats,
-            "journal_entries": len(self._core.journal),
-            **self._core.counters,
+            "journal_entries": len(self.core.journal),
+            **self.core.counters,
         }
 
     def _wake(self) -> None:
         self._heartbeat.wake()
 
     def _read(self, flow: Flow[T], deadline: Deadline) -> T:
-        return self._driver.run(flow, self._driver.limit(deadline))
+        return self.driver.run(flow, self.driver.limit(deadline))
 
     def _mutate(self, call: Callable[[], Flow[T]], deadline: Deadline) -> T:
-        if self._driver.forked:
-            self._driver.check()
-        deadline = self._driver.limit(deadline)
-        alone = self._sending.acquire(timeout=deadline.remaining_ms() / 1000)
+        if self.driver.forked:
+            self.driver.check()
+        deadline = self.driver.limit(deadline)
+        alone = self.sending.acquire(timeout=deadline.remaining_ms() / 1000)
         try:
             flow = call()  # from here on it is in the journal
             if not alone:
                 raise RegistryUnavailable("another mutation of this store waits for its reply")
-            return self._driver.run(flow, deadline)
+            return self.driver.run(flow, deadline)
         except RegistryError:
-            self._core.lagging()
+            self.core.lagging()
             raise
         finally:
             if alone:
-                self._sending.release()
+                self.sending.release()
