@@ -21,6 +21,8 @@ from hicache_storage.config import Config
 from hicache_storage.config.model import redacted
 from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
+from hicache_storage.tools.clearing import prune, roots_of
+from kvmanager.endpoint import Endpoint
 
 NAMES = {
     "nvme": "NVMe",
@@ -66,21 +68,40 @@ def dry_run(config: Config) -> Report:
     """Initialise backend and registry and pass one page through them. Never raises a
     `HiCacheError`: it becomes the report's error, with a remedy."""
     report = Report(config.backend)
-    name = NAMES.get(config.backend, config.backend)
+    part = "KVManager"
     try:
+        _check_endpoint(config)
+        part = "storage backend"
         with open_page_store(config, probe_namespace(config), server="hicache-check") as store:
-            report.steps.append(Step(f"{name} backend connected", _place(store)))
+            name = NAMES.get(config.backend, config.backend)
+            report.steps.append(Step(f"{name} backend connected", _place(config, store)))
             report.steps.append(_registry_step(config, store))
             report.steps.append(Step("self-test passed", _pass_a_page(store)))
             report.stats = store.stats()
+        _leave_no_trace(config)
         report.steps.append(Step("HiCache initialized", ""))
     except HiCacheError as error:
-        part = "KVManager" if isinstance(error, RegistryError) else "storage backend"
+        part = "KVManager" if isinstance(error, RegistryError) else part
         report.error = f"{part} init failed: {error}"
         report.remedy = next(
             (text for kind, text in _REMEDIES.items() if isinstance(error, kind)), ""
         )
     return report
+
+
+def _check_endpoint(config: Config) -> None:
+    """Raises ConfigError for an endpoint that cannot be one."""
+    endpoint = config.global_kvmanager.endpoint
+    if config.global_kvmanager.enabled and not endpoint.startswith("embedded"):
+        Endpoint.parse(config.registry_endpoint())
+
+
+def _leave_no_trace(config: Config) -> None:
+    """Delete what a namespace of the check's own has left on the media."""
+    probe = probe_namespace(config)
+    if probe != config.own_namespace():
+        for root in roots_of(config):
+            prune(root, lambda found: found.namespace == probe)
 
 
 def probe_namespace(config: Config) -> Namespace:
@@ -145,10 +166,11 @@ def _steps(store: PageStore, key: str, page: bytes, back: bytearray) -> Iterator
     yield "compare", "" if bytes(back) == page else "the bytes read are not those written"
 
 
-def _place(store: PageStore) -> str:
-    """Where pages go, in a few words."""
+def _place(config: Config, store: PageStore) -> str:
+    """Where pages go and how, in a few words."""
     stats = store.storage.stats()
-    words = [str(stats[k]) for k in ("path", "paths", "io_engine", "io_mode") if stats.get(k)]
+    words = [", ".join(roots_of(config))]
+    words += [f"{k} {stats[k]}" for k in ("io_engine", "io_mode") if stats.get(k)]
     if capacity := stats.get("capacity_bytes"):
         words.append(f"capacity {format_size(int(capacity))}")
-    return ", ".join(words)
+    return ", ".join(word for word in words if word)

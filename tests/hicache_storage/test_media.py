@@ -16,9 +16,11 @@ from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
 from hicache_backends.pages import Pages
-from hicache_backends.storage import ROOT
+from hicache_backends.storage import ROOT, PageEntry
 from hicache_storage.cli.app import run
 from hicache_storage.tools.media import read_medium
+from kvmanager.connect import connect_registry
+from kvmanager.model import Member
 
 PAGE_BYTES = 4096
 
@@ -194,3 +196,34 @@ def test_clear_takes_one_tenants_pages_from_the_media(
     (left,) = read_medium(root).namespaces
     assert left.namespace == namespace(tenant="b")
     assert said(capsys, "clear", "--tenant", "none", "--config", file)["namespaces"] == []
+
+
+def test_clear_voids_a_namespace_in_the_registry_for_everybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "kv"
+    endpoint = f"embedded:{tmp_path / 'registry'}"
+    file = config_file(tmp_path, root, enabled=True, endpoint=endpoint)
+    digest, medium, location = b"d" * 16, b"m" * 16, b"l" * 44
+    soon = Deadline.after_ms(20000)
+    with stored(root, 2, tenant="a"), stored(root, 2, tenant="b"):
+        pass
+    members = {t: Member(t.encode() * 16, "h", "s", t.encode() * 16, medium) for t in "ab"}
+    sessions = {t: connect_registry(endpoint, namespace(tenant=t), m) for t, m in members.items()}
+    try:
+        for session in sessions.values():
+            session.publish([PageEntry(digest, ROOT, location)], b"", soon)
+        dry = said(capsys, "clear", "--tenant", "a", "--config", file, "--dry-run")
+        assert dry["epochs"] == {}
+        assert sessions["a"].lookup([digest], [medium], soon).locations == [location]
+        cleared = said(capsys, "clear", "--tenant", "a", "--config", file)
+        assert list(cleared["epochs"]) == [namespace(tenant="a").fingerprint.hex()]
+        assert [s["removed"] for s in cleared["stores"]] == [True]
+        visitor = Member(b"v" * 16, "h", "s", b"v" * 16, medium)
+        later = connect_registry(endpoint, namespace(tenant="a"), visitor)
+        assert later.lookup([digest], [medium], soon).locations == [b""]
+        later.close()
+        assert sessions["b"].lookup([digest], [medium], soon).locations == [location]
+    finally:
+        for session in sessions.values():
+            session.close()

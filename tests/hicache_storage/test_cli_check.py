@@ -1,0 +1,158 @@
+"""A dry run initialises everything for real, and says what failed and what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache_storage.cli.app import run
+from hicache_storage.tools.media import read_medium
+
+IDENTITY = {
+    "model": "m",
+    "revision": "r",
+    "kv_dtype": "bf16",
+    "layout": "page_first",
+    "page_bytes": 65536,
+}
+
+
+def config_file(directory: Path, **sections: Any) -> str:
+    file = directory / "l3.json"
+    file.write_text(json.dumps(sections))
+    return str(file)
+
+
+def nvme(root: Path, **more: Any) -> dict[str, Any]:
+    return {"path": str(root), "capacity": "64MiB", "free_floor": 0, "page_size": 64, **more}
+
+
+def checked(capsys: pytest.CaptureFixture[str], file: str) -> tuple[int, str, str]:
+    code = run(["check", "--config", file])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_all_is_initialised_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "kv"
+    file = config_file(tmp_path, nvme=nvme(root), identity=IDENTITY)
+    code, out, _ = checked(capsys, file)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith(f"NVMe backend connected: {root}, io_engine ")
+    assert "capacity 64 MiB" in lines[0]
+    assert lines[1].startswith("KVManager off")
+    assert lines[2].startswith("self-test passed: set, exists, get of a page of 64 KiB")
+    assert lines[3] == "HiCache initialized"
+    (found,) = read_medium(root).namespaces
+    assert found.namespace is not None
+    assert found.namespace.model == "m"
+    assert found.pages == 0, "the probe page is still there"
+
+
+def test_without_an_identity_nothing_stays_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "kv"
+    assert checked(capsys, config_file(tmp_path, nvme=nvme(root)))[0] == 0
+    assert read_medium(root).namespaces == ()
+    assert read_medium(root).used_bytes == 0
+
+
+def test_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"))
+    assert run(["check", "--config", file, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"]
+    assert report["stats"]["storage_capacity_bytes"] == 64 << 20
+    assert report["steps"][-1]["name"] == "HiCache initialized"
+
+
+def test_memory_needs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = checked(capsys, config_file(tmp_path, storage_backend="memory"))
+    assert code == 0
+    assert "Memory backend connected" in out
+
+
+def test_an_embedded_registry_is_started_and_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager = {"enabled": True, "endpoint": "embedded", "embedded_dir": str(tmp_path / "registry")}
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), global_kvmanager=manager)
+    code, out, err = checked(capsys, file)
+    assert code == 0, err
+    assert "KVManager connected: embedded" in out
+
+
+@pytest.mark.parametrize("where", ["a file", "absent/kv"])
+def test_a_directory_that_cannot_be_used(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a file").write_text("")
+    root = tmp_path / where
+    code, out, err = checked(capsys, config_file(tmp_path, nvme=nvme(root)))
+    assert code == 1
+    assert "HiCache initialized" not in out
+    assert "error: storage backend init failed: " in err
+    assert str(root) in err
+    assert "to do: create or mount the directory" in err
+
+
+def test_a_backend_of_a_later_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = checked(capsys, config_file(tmp_path, storage_backend="3fs"))
+    assert code == 1
+    assert "storage backend init failed: the backend '3fs' is not in this version" in err
+    assert "to do:" in err
+
+
+def test_a_registry_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        manager = {
+            "enabled": True,
+            "endpoint": f"redis://127.0.0.1:{unused.getsockname()[1]}",
+            "timeout_ms": 200,
+            "connect_timeout_ms": 200,
+        }
+        file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), global_kvmanager=manager)
+        code, out, err = checked(capsys, file)
+    assert code == 1
+    assert "NVMe backend connected" in out
+    assert "KVManager init failed" in err
+    assert "to do: start the registry" in err
+
+
+def test_an_endpoint_that_cannot_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manager = {"enabled": True, "endpoint": "http://kvmanager:8080"}
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), global_kvmanager=manager)
+    code, _, err = checked(capsys, file)
+    assert code == 1
+    assert "KVManager init failed" in err
+    assert "redis://" in err
+
+
+def test_what_lies_there_under_another_identity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "kv"
+    file = config_file(tmp_path, nvme=nvme(root), identity=IDENTITY)
+    assert checked(capsys, file)[0] == 0
+    next(root.rglob("namespace.msgpack")).write_bytes(b"\x80")
+    code, _, err = checked(capsys, file)
+    assert code == 1
+    assert "storage backend init failed" in err
+    assert "to do: give the pages of another identity another directory" in err
+
+
+@pytest.mark.parametrize("mode", ["off", "read"])
+def test_a_mode_that_writes_nothing_is_tested_as_far_as_it_goes(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv", mode=mode))
+    assert checked(capsys, file)[0] == 0
