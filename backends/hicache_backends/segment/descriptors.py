@@ -1,0 +1,123 @@
+"""Open files of one store: bounded in number, never closed while in use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+_IDLE_S = 60.0
+
+
+@dataclass(slots=True)
+class _File:
+    fd: int
+    uses: int
+    last_use_s: float
+
+
+class Descriptors:
+    """A cache of file descriptors by path and flags.
+
+    At most `limit` stay open beyond those in use. One that nobody used for a minute is closed
+    at the next occasion, so that files deleted by their owner give their space back.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._limit = limit or max(64, min(4096, allowed // 4))
+        self._files: OrderedDict[tuple[str, int], _File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def lease(self) -> Lease:
+        """What a call opens its files with."""
+        return Lease(self)
+
+    def acquire(self, path: str, flags: int) -> int:
+        """The descriptor, open until it is released as often. Raises OSError."""
+        key = (path, flags)
+        with self._lock:
+            if file := self._use(key):
+                return file.fd
+        fd = os.open(path, flags | os.O_CLOEXEC)  # outside the lock: it may take long
+        with self._lock:
+            if file := self._use(key):
+                surplus = [fd]
+            else:
+                file = self._files[key] = _File(fd, 1, time.monotonic())
+                surplus = self._surplus()
+        _close(surplus)
+        return file.fd
+
+    def release(self, path: str, flags: int) -> None:
+        """Give up one use."""
+        with self._lock:
+            file = self._files.get((path, flags))
+            if file:
+                file.uses -= 1
+
+    def forget(self, path: str) -> None:
+        """Close the files of this path that nobody uses."""
+        with self._lock:
+            keys = [k for k, file in self._files.items() if k[0] == path and not file.uses]
+            fds = [self._files.pop(key).fd for key in keys]
+        _close(fds)
+
+    def close(self) -> None:
+        """Close everything; no call is in flight, or this is the child of a fork."""
+        files, self._files = self._files, OrderedDict()
+        _close([file.fd for file in files.values()])
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _use(self, key: tuple[str, int]) -> _File | None:
+        file = self._files.get(key)
+        if file:
+            file.uses += 1
+            file.last_use_s = time.monotonic()
+            self._files.move_to_end(key)
+        return file
+
+    def _surplus(self) -> list[int]:
+        """Take out what is idle for long or too much; what is in use near the old end waits."""
+        fds = []
+        horizon_s = time.monotonic() - _IDLE_S
+        while self._files:
+            key, file = next(iter(self._files.items()))
+            if file.uses or (len(self._files) <= self._limit and file.last_use_s > horizon_s):
+                break
+            del self._files[key]
+            fds.append(file.fd)
+        return fds
+
+
+class Lease:
+    """The files of one call."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self._descriptors = descriptors
+        self._open: dict[tuple[str, int], int] = {}
+
+    def fd(self, path: str, flags: int) -> int:
+        """An open descriptor, good until the lease ends. Raises OSError."""
+        fd = self._open.get((path, flags))
+        if fd is None:
+            fd = self._open[path, flags] = self._descriptors.acquire(path, flags)
+        return fd
+
+    def end(self) -> None:
+        """Give all files back."""
+        for path, flags in self._open:
+            self._descriptors.release(path, flags)
+        self._open.clear()
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,112 @@
+"""The directory of a namespace on a root, and the choice of the store that a process opens."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import IdentityMismatch
+from hicache_backends.identity import Namespace
+from hicache_backends.segment.medium import Medium
+from hicache_backends.segment.owner import Owner, OwnerFile
+from hicache_backends.segment.reclaim import store_directories
+from hicache_backends.segment.segment import segment_files
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StoreDirectory:
+    """A store that this process has open: its lock, and how often it was opened."""
+
+    path: str
+    uuid: bytes
+    lock: OwnerFile
+    boots: int
+
+    def sign(self, boots: int, *, clean: bool) -> None:
+        """Say in `owner` who has the store open. Raises OSError."""
+        self.boots = boots
+        status = Path(self.path).stat()
+        self.lock.write(Owner(self.uuid, status.st_dev, status.st_ino, boots, clean))
+
+
+def open_store(medium: Medium, namespace: Namespace, deadline: Deadline) -> StoreDirectory:
+    """The largest store of the namespace that no process has open, else a new one.
+
+    Raises IdentityMismatch, and OSError (ETIMEDOUT if the root stays locked).
+    """
+    name = namespace.fingerprint.hex()
+    with medium.locked(deadline):
+        _identify(medium.root, namespace)
+        free = _unlocked_stores(medium.root, name)
+        free.sort(key=lambda store: len(segment_files(store.path)))
+        chosen = free.pop() if free else _new_store(medium.root, name)
+        for store in free:
+            store.lock.close()
+        return chosen
+
+
+def unlocked_stores(medium: Medium, namespace: Namespace, deadline: Deadline) -> list[str]:
+    """The directory of each store of the namespace that no process has open right now."""
+    with medium.locked(deadline):
+        stores = _unlocked_stores(medium.root, namespace.fingerprint.hex())
+        for store in stores:
+            store.lock.close()
+    return [store.path for store in stores]
+
+
+def _identify(root: str, namespace: Namespace) -> None:
+    """Make the namespace's directory, or compare what it says with the namespace."""
+    directory = Path(root, namespace.fingerprint.hex())
+    file = directory / "namespace.msgpack"
+    directory.mkdir(exist_ok=True)
+    if not file.exists():
+        draft = directory / f".namespace-{uuid.uuid4().hex}"
+        draft.write_bytes(namespace.encode())
+        draft.replace(file)
+    stored = file.read_bytes()
+    if stored == namespace.encode():
+        return
+    try:
+        found: object = Namespace.decode(stored)
+    except (ValueError, TypeError):
+        found = "something unreadable"
+    raise IdentityMismatch(f"{directory} was written for {found}, not for {namespace}")
+
+
+def _unlocked_stores(root: str, name: str) -> list[StoreDirectory]:
+    stores = []
+    for _, path in store_directories(root, name):
+        lock = OwnerFile.take(path)
+        if lock:
+            stores.append(_identified(path, lock))
+    return stores
+
+
+def _identified(path: str, lock: OwnerFile) -> StoreDirectory:
+    """The store at `path`; a copy of another store gets a uuid of its own."""
+    owner = lock.read()
+    status = Path(path).stat()
+    here = Owner(bytes.fromhex(Path(path).name), status.st_dev, status.st_ino, 0, False)
+    if owner is None:
+        return StoreDirectory(path, here.store, lock, 0)
+    if replace(owner, boots=0, clean=False) == here:
+        return StoreDirectory(path, here.store, lock, owner.boots)
+    fresh = uuid.uuid4()
+    moved = Path(path).with_name(fresh.hex)
+    _log.warning("%s is a copy of another store: it becomes %s", path, moved.name)
+    Path(path).rename(moved)
+    store = StoreDirectory(str(moved), fresh.bytes, lock, owner.boots)
+    store.sign(owner.boots, clean=owner.clean)
+    return store
+
+
+def _new_store(root: str, name: str) -> StoreDirectory:
+    fresh = uuid.uuid4()
+    path = f"{root}/{name}/{fresh.hex}"
+    Path(path).mkdir()
+    return StoreDirectory(path, fresh.bytes, OwnerFile.create(path), 0)

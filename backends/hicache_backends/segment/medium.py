@@ -1,0 +1,209 @@
+"""A root directory as a medium: its uuid, and the capacity that all stores on it share.
+
+`<root>/.medium` is one small record, made once. Whoever changes what lies on the root holds a
+`flock` on it, and keeps in it the sum of all segment files:
+
+    magic 8, format version 4, spare 4, uuid 16, device 8, inode 8,
+    capacity 8, free floor 8, bytes of segment files 8, CRC-32 of all that 4; little endian
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import IdentityMismatch, StorageUnavailable
+from hicache_backends.segment.format import FORMAT_VERSION
+from hicache_backends.segment.reclaim import reclaim, segment_file_bytes
+
+_log = logging.getLogger(__name__)
+
+_MAGIC = b"HICACHE\0"
+_BODY = struct.Struct("<8sI4x16sQQQQQ")
+_CRC = struct.Struct("<I")
+_POLL_S = 0.002
+_RECOUNT_S = 60.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What `.medium` says; written back when the lock is given up."""
+
+    uuid: bytes
+    capacity_bytes: int
+    free_floor_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a root may hold. None: what the root's `.medium` says, at first 80 % of what the
+    file system has to offer, and 5 % of the file system kept free."""
+
+    capacity_bytes: int | None = None
+    free_floor_bytes: int | None = None
+
+
+class Medium:
+    """A root that this process may use. Thread safe; holds no descriptor."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.uuid = b""
+        self.reclaimed_segments = 0
+        self._recounted_s = 0.0
+
+    @classmethod
+    def open(cls, root: str, limits: Limits, *, create: bool, deadline: Deadline) -> Medium:
+        """Raises StorageUnavailable where the directory cannot be used, IdentityMismatch where
+        its `.medium` is of another format."""
+        medium = cls(root)
+        try:
+            if create:
+                Path(root).mkdir(exist_ok=True)
+            with medium.locked(deadline, limits) as ledger:
+                ledger.used_bytes = segment_file_bytes(root)
+                medium.uuid = ledger.uuid
+        except OSError as error:
+            raise StorageUnavailable(
+                f"{root} cannot be used: {error.strerror}; the directory must exist, be mounted "
+                "and be writable"
+            ) from error
+        return medium
+
+    @contextlib.contextmanager
+    def locked(self, deadline: Deadline, limits: Limits | None = None) -> Iterator[Ledger]:
+        """The root to oneself. Raises OSError (ETIMEDOUT at the deadline)."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if limits else 0)
+        fd = os.open(f"{self.root}/.medium", flags, 0o666)
+        try:
+            _lock(fd, deadline)
+            ledger, before = self._read(fd, limits)
+            try:
+                yield ledger
+            finally:
+                packed = self._packed(ledger)
+                if packed != before:
+                    os.pwrite(fd, packed, 0)
+        finally:
+            os.close(fd)
+
+    def reserve(self, most: int, unit: int, namespace: str, deadline: Deadline) -> int:
+        """Room for up to `most` bytes, a multiple of `unit`, for a store of `namespace`.
+
+        Where there is less, segments of stores that no process has open are deleted first. 0
+        where nothing can be had. Raises OSError.
+        """
+        with self.locked(deadline) as ledger:
+            if self._room(ledger) < most:
+                self._make_room(ledger, most, namespace)
+            granted = max(0, min(most, self._room(ledger))) // unit * unit
+            ledger.used_bytes += granted
+            return granted
+
+    def give_back(self, count: int, deadline: Deadline) -> None:
+        """Room that was reserved and is used no more. Raises OSError."""
+        with self.locked(deadline) as ledger:
+            ledger.used_bytes = max(0, ledger.used_bytes - count)
+
+    def figures(self) -> tuple[int, int]:
+        """Capacity and used bytes of the root, without its lock. Raises OSError."""
+        body = _unpacked(Path(self.root, ".medium").read_bytes())
+        return (body[5], body[7]) if body else (0, 0)
+
+    def _room(self, ledger: Ledger) -> int:
+        """Bytes that may be added to the root."""
+        system = os.statvfs(self.root)
+        return min(
+            ledger.capacity_bytes - ledger.used_bytes,
+            system.f_bavail * system.f_frsize - ledger.free_floor_bytes,
+        )
+
+    def _make_room(self, ledger: Ledger, most: int, namespace: str) -> None:
+        freed, segments = reclaim(self.root, most - self._room(ledger), namespace)
+        ledger.used_bytes = max(0, ledger.used_bytes - freed)
+        self.reclaimed_segments += segments
+        now_s = time.monotonic()
+        if self._room(ledger) < most and now_s - self._recounted_s > _RECOUNT_S:
+            self._recounted_s = now_s  # files may have gone behind the ledger's back
+            ledger.used_bytes = segment_file_bytes(self.root)
+
+    def _read(self, fd: int, limits: Limits | None) -> tuple[Ledger, bytes]:
+        """The ledger and its bytes. With `limits` those are put in force, and a ledger that is
+        missing, torn, or came with a copy of its root is made anew."""
+        packed = os.pread(fd, _BODY.size + _CRC.size, 0)
+        body = _unpacked(packed)
+        here = Path(self.root).stat()
+        if body and body[1] != FORMAT_VERSION:
+            raise IdentityMismatch(
+                f"{self.root} holds format {body[1]}; this version reads format {FORMAT_VERSION}"
+            )
+        if body and (body[3], body[4]) == (here.st_dev, here.st_ino):
+            ledger = Ledger(body[2], *body[5:8])
+        elif limits is None:
+            raise OSError(errno.ESTALE, "the root was replaced while in use", self.root)
+        else:
+            if packed:
+                _log.warning("%s is a copy or damaged: it gets a new uuid", self.root)
+            ledger = Ledger(uuid.uuid4().bytes, 0, 0, 0)
+        if limits:
+            self._apply(limits, ledger)
+        return ledger, packed
+
+    def _apply(self, limits: Limits, ledger: Ledger) -> None:
+        system = os.statvfs(self.root)
+        capacity, floor = limits.capacity_bytes, limits.free_floor_bytes
+        if capacity is None and not ledger.capacity_bytes:
+            free = system.f_bavail * system.f_frsize
+            capacity = (free + segment_file_bytes(self.root)) * 4 // 5
+        if floor is None and not ledger.free_floor_bytes:
+            floor = system.f_blocks * system.f_frsize // 20
+        if capacity is not None and capacity != ledger.capacity_bytes:
+            if ledger.capacity_bytes:
+                _log.info("%s: capacity %d bytes from now on", self.root, capacity)
+            ledger.capacity_bytes = capacity
+        if floor is not None:
+            ledger.free_floor_bytes = floor
+
+    def _packed(self, ledger: Ledger) -> bytes:
+        here = Path(self.root).stat()
+        body = _BODY.pack(
+            _MAGIC,
+            FORMAT_VERSION,
+            ledger.uuid,
+            here.st_dev,
+            here.st_ino,
+            ledger.capacity_bytes,
+            ledger.free_floor_bytes,
+            ledger.used_bytes,
+        )
+        return body + _CRC.pack(zlib.crc32(body))
+
+
+def _unpacked(packed: bytes) -> tuple[bytes, int, bytes, int, int, int, int, int] | None:
+    body, crc = packed[: _BODY.size], packed[_BODY.size :]
+    if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(body) or body[:8] != _MAGIC:
+        return None
+    return _BODY.unpack(body)
+
+
+def _lock(fd: int, deadline: Deadline) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if deadline.passed:
+                raise TimeoutError(errno.ETIMEDOUT, "the root's lock is held elsewhere") from None
+            time.sleep(_POLL_S)

@@ -1,0 +1,111 @@
+"""The `owner` file of a store: who has it open, and the lock that says whether anybody has."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+_MAX_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who had a store open last. `store`, `device` and `inode` tell a directory from its copy."""
+
+    store: bytes
+    device: int
+    inode: int
+    boots: int
+    clean: bool
+
+    def pack(self) -> bytes:
+        packed: bytes = msgpack.packb(
+            {
+                "store": self.store,
+                "device": self.device,
+                "inode": self.inode,
+                "boots": self.boots,
+                "clean": self.clean,
+                "host": socket.gethostname(),
+                "boot_id": _boot_id(),
+                "pid": os.getpid(),
+            }
+        )
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Owner | None:
+        """None for anything that `pack` did not write."""
+        try:
+            raw: Any = msgpack.unpackb(packed)
+            owner = cls(*(raw[name] for name in ("store", "device", "inode", "boots", "clean")))
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+            return None
+        kinds = (bytes, int, int, int, bool)
+        values = (owner.store, owner.device, owner.inode, owner.boots, owner.clean)
+        return owner if all(map(isinstance, values, kinds)) else None
+
+
+class OwnerFile:
+    """A store's `owner` file, locked by this process for as long as it is open."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def create(cls, directory: str) -> OwnerFile:
+        """Make the file of a new store and lock it. Raises OSError."""
+        fd = os.open(f"{directory}/owner", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return cls(fd)
+
+    @classmethod
+    def take(cls, directory: str) -> OwnerFile | None:
+        """Lock the file, made anew where it is missing; None where another has it or it cannot
+        be opened."""
+        try:
+            fd = os.open(f"{directory}/owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return None
+        return cls(fd)
+
+    def read(self) -> Owner | None:
+        """What the file says; None where it is damaged."""
+        return Owner.unpack(os.pread(self.fd, _MAX_BYTES, 0))
+
+    def write(self, owner: Owner) -> None:
+        """Replace what the file says. Raises OSError."""
+        packed = owner.pack()
+        os.pwrite(self.fd, packed, 0)
+        os.ftruncate(self.fd, len(packed))
+
+    @property
+    def vanished(self) -> bool:
+        """Whether the store was deleted from outside."""
+        return os.fstat(self.fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Give up the lock. Closing again is fine."""
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+            self.fd = -1
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

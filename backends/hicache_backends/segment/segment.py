@@ -1,0 +1,186 @@
+"""Segments: a preallocated data file of equal slots, and an index file of one record a slot."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hicache_backends.native_calls import valid_records
+from hicache_backends.segment.format import ALIGNMENT, RECORD, RECORD_BYTES
+
+_NAME = re.compile(r"seg-([0-9]{6,10})\.(?:data|index)")
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One segment of a store. `volume`: which of the roots it lies on. `own`: of this process's
+    store, so that it is written to as well."""
+
+    volume: int
+    store: bytes
+    directory: str
+    number: int
+    slots: int
+    own: bool = True
+
+    @property
+    def data_path(self) -> str:
+        return data_path(self.directory, self.number)
+
+    @property
+    def index_path(self) -> str:
+        return index_path(self.directory, self.number)
+
+
+class SegmentTable:
+    """The segments of a store; its slots are numbered through all of them."""
+
+    def __init__(self) -> None:
+        self._first_slots: list[int] = []
+        self._segments: list[Segment] = []
+        self.slots = 0
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def add(self, segment: Segment) -> int:
+        """The number of the segment's first slot."""
+        first = self.slots
+        self._segments.append(segment)
+        self._first_slots.append(first)
+        self.slots += segment.slots
+        return first
+
+    def place(self, slot: int) -> tuple[Segment, int]:
+        """The segment of a slot, and which of the segment's slots it is."""
+        at = bisect_right(self._first_slots, slot) - 1
+        return self._segments[at], slot - self._first_slots[at]
+
+
+def slot_bytes(page_bytes: int) -> int:
+    """Bytes from one slot of a data file to the next."""
+    return -(-page_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def stored_bytes(pages: int, page_bytes: int) -> int:
+    """Bytes that so many pages take of a capacity, records included."""
+    return pages * (slot_bytes(page_bytes) + RECORD_BYTES)
+
+
+def data_path(directory: str, number: int) -> str:
+    """Where a segment's pages lie."""
+    return f"{directory}/seg-{number:06d}.data"
+
+
+def index_path(directory: str, number: int) -> str:
+    """Where a segment's records lie."""
+    return f"{directory}/seg-{number:06d}.index"
+
+
+def segment_files(directory: str) -> list[tuple[int, os.DirEntry[str]]]:
+    """Segment number and entry of each segment file of a store; empty if the store is gone."""
+    try:
+        with os.scandir(directory) as entries:
+            named = [(_NAME.fullmatch(entry.name), entry) for entry in entries]
+    except FileNotFoundError:
+        return []
+    return [(int(name[1]), entry) for name, entry in named if name]
+
+
+def create_segment(directory: str, number: int, slots: int, page_bytes: int) -> None:
+    """Both files in their full size, so that a full medium shows here. Raises OSError, with
+    nothing left behind."""
+    sizes = {
+        index_path(directory, number): slots * RECORD_BYTES,
+        data_path(directory, number): slots * slot_bytes(page_bytes),
+    }
+    try:
+        for path, size in sizes.items():
+            fd = os.open(path, _CREATE, 0o666)
+            try:
+                os.posix_fallocate(fd, 0, size)
+            finally:
+                os.close(fd)
+    except OSError:
+        delete_segment(directory, number)
+        raise
+
+
+def delete_segment(directory: str, number: int) -> None:
+    """Remove both files. Raises OSError, but not for a file that is gone already."""
+    for path in (data_path(directory, number), index_path(directory, number)):
+        with contextlib.suppress(FileNotFoundError):
+            Path(path).unlink()
+
+
+def read_segment(
+    directory: str, number: int, page_bytes: int
+) -> tuple[int, NDArray[np.int32], NDArray[np.void]]:
+    """Slots of the segment, the slots that hold a page of this size, and their records.
+
+    Torn and foreign records are passed over, and those of slots beyond the end of a file.
+    Raises OSError.
+    """
+    data_bytes = Path(data_path(directory, number)).stat().st_size
+    raw = Path(index_path(directory, number)).read_bytes()
+    count = min(len(raw) // RECORD_BYTES, data_bytes // slot_bytes(page_bytes))
+    packed = memoryview(raw)[: count * RECORD_BYTES]
+    records = np.frombuffer(packed, dtype=RECORD)
+    used = np.flatnonzero(valid_records(packed) & (records["bytes"] == page_bytes))
+    return count, used.astype(np.int32), records[used]
+
+
+def zero_records(segment: Segment, slots: list[int]) -> None:
+    """Wipe the records of these slots, given in order, neighbours in one write. Raises OSError."""
+    fd = os.open(segment.index_path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        for _, group in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
+            run = [slot for _, slot in group]
+            os.pwrite(fd, bytes(len(run) * RECORD_BYTES), run[0] * RECORD_BYTES)
+    finally:
+        os.close(fd)
+
+
+def direct_alignment(directory: str) -> int:
+    """The alignment in bytes that O_DIRECT takes here, found by writing and reading a file: 512,
+    4096, or 0 where it does not work. Raises OSError where nothing can be written at all."""
+    path = f"{directory}/.probe-{os.getpid()}-{os.urandom(4).hex()}"
+    os.close(os.open(path, _CREATE, 0o600))
+    try:
+        return next((n for n in (512, 4096) if _moves_directly(path, n)), 0)
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def _moves_directly(path: str, alignment: int) -> bool:
+    """Whether `alignment` bytes at an address and an offset of no more can be moved."""
+    with mmap.mmap(-1, 2 * ALIGNMENT) as memory:
+        piece = memoryview(memory)[alignment : 2 * alignment]
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+            try:
+                piece[:] = os.urandom(alignment)
+                written = bytes(piece)
+                moved = os.pwritev(fd, [piece], alignment)
+                piece[:] = bytes(alignment)
+                return moved == os.preadv(fd, [piece], alignment) and piece == written
+            finally:
+                os.close(fd)
+        except OSError:
+            return False
+        finally:
+            piece.release()

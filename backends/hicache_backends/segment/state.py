@@ -1,0 +1,144 @@
+"""What the parts of a store share: its pages, its roots, its files, and the lock over them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hicache_backends.identity import Namespace
+from hicache_backends.io.engine import Engine
+from hicache_backends.segment.descriptors import Descriptors
+from hicache_backends.segment.format import Location
+from hicache_backends.segment.index import PageIndex
+from hicache_backends.segment.policy import Ghosts
+from hicache_backends.segment.segment import Segment, SegmentTable, slot_bytes, zero_records
+from hicache_backends.segment.volume import Volume
+from hicache_backends.storage import Keeper, PageEntry
+
+_GHOSTS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class PageName:
+    """A page in a slot at one moment: the slot holds it still if the generation is the same."""
+
+    slot: int
+    digest: bytes
+    generation: int
+
+
+@dataclass
+class StoreState:
+    """`lock` guards `index`, the volumes' free slots, `dirty`, `writing` and `generation`; no
+    I/O, no call to the keeper and no waiting happens under it.
+
+    `dirty[slot]`: its record on the medium may be other than zeros. `writing`: digests that a
+    put in flight is storing. `generation`: the next one.
+    """
+
+    namespace: Namespace
+    engine: Engine
+    direct: bool  # use O_DIRECT where it works
+    volumes: list[Volume] = field(default_factory=list)
+    index: PageIndex = field(default_factory=PageIndex)
+    table: SegmentTable = field(default_factory=SegmentTable)
+    files: Descriptors = field(default_factory=Descriptors)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    dirty: bytearray = field(default_factory=bytearray)
+    writing: set[bytes] = field(default_factory=set)
+    ghosts: Ghosts = field(default_factory=lambda: Ghosts(_GHOSTS))
+    counts: Counter[str] = field(default_factory=Counter)
+    generation: int = 0
+    keeper: Keeper | None = None
+
+    def __post_init__(self) -> None:
+        self.page_bytes = self.namespace.page_bytes
+        self.slot_bytes = slot_bytes(self.page_bytes)
+
+    @property
+    def any_failed(self) -> bool:
+        """Whether one of the roots is given up."""
+        return any(volume.failed for volume in self.volumes)
+
+    def add_segment(self, segment: Segment) -> int:
+        """Take a segment in; its slots are neither free nor used. Its first slot."""
+        first = self.table.add(segment)
+        self.index.extend(segment.slots)
+        self.dirty.extend(bytes(segment.slots))
+        return first
+
+    def home(self, digest: bytes) -> int:
+        """The number of the root that this page belongs on while that works."""
+        healthy = [v.number for v in self.volumes if not v.failed] or [0]
+        return healthy[int.from_bytes(digest[:8], "little") % len(healthy)]
+
+    def volume_of(self, slot: int) -> Volume:
+        return self.volumes[self.table.place(slot)[0].volume]
+
+    def location(self, slot: int) -> bytes:
+        """Where the page in this slot is, for others."""
+        segment, within = self.table.place(slot)
+        return Location(
+            segment.store,
+            segment.number,
+            within,
+            self.page_bytes,
+            self.index.generation[slot],
+            self.index.checksum[slot],
+        ).pack()
+
+    def entry(self, slot: int) -> PageEntry:
+        """The page in this slot as the keeper knows it."""
+        digest, parent = self.index.page(slot)
+        return PageEntry(digest, parent, self.location(slot))
+
+    def name(self, slot: int) -> PageName:
+        return PageName(slot, self.index.page(slot)[0], self.index.generation[slot])
+
+    def holds(self, page: PageName) -> bool:
+        return self.index.holds(page.slot, page.digest, page.generation)
+
+    def unpin(self, slots: Iterable[int]) -> None:
+        """End the use of these slots; those whose pages left meanwhile are free."""
+        with self.lock:
+            self.free(self.index.unpin(slots))
+
+    def free(self, slots: Sequence[int]) -> None:
+        """No page is in these slots any more; under the lock."""
+        for slot in sorted(slots, reverse=True):
+            self.volume_of(slot).free.append(slot)
+
+    def discard(self, pages: Sequence[PageName], *, retire: bool = False) -> dict[bytes, OSError]:
+        """Forget pages, on the medium too, and tell the keeper. The digests whose records could
+        not be wiped, with why. With `retire` their slots are not used again."""
+        with self.lock:
+            pages = [page for page in dict.fromkeys(pages) if self.holds(page)]
+            slots = [page.slot for page in pages]
+            entries = [self.entry(slot) for slot in slots]
+            self.index.pin(slots)  # not free before the records are wiped
+            for slot in slots:
+                self.index.remove(slot)
+        failed = self._wipe(slots)
+        if not retire:
+            self.unpin(slots)
+        if entries and self.keeper:
+            self.keeper.gone(entries)
+        return {page.digest: failed[page.slot] for page in pages if page.slot in failed}
+
+    def _wipe(self, slots: Sequence[int]) -> dict[int, OSError]:
+        by_segment: dict[Segment, dict[int, int]] = {}
+        for slot in slots:
+            segment, within = self.table.place(slot)
+            by_segment.setdefault(segment, {})[within] = slot
+        failed: dict[int, OSError] = {}
+        for segment, here in by_segment.items():
+            try:
+                zero_records(segment, sorted(here))
+            except OSError as error:
+                failed.update(dict.fromkeys(here.values(), error))
+            else:
+                for slot in here.values():
+                    self.dirty[slot] = 0
+        return failed

@@ -1,0 +1,252 @@
+"""The segment store: `PageStorage` over large files of equal slots, on one root or several."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import InvalidBuffer
+from hicache_backends.identity import Namespace
+from hicache_backends.io.engine import Engine
+from hicache_backends.outcomes import HIT, REMOVED, TIMED_OUT, Outcome, Reason, miss
+from hicache_backends.pages import Pages
+from hicache_backends.segment.calls import Calls, abandon_after_fork
+from hicache_backends.segment.foreign import Neighbours, Source
+from hicache_backends.segment.opening import SegmentOptions, open_state
+from hicache_backends.segment.reading import Reader, Reading
+from hicache_backends.segment.space import Space
+from hicache_backends.segment.staging import Mover, Staged, ZeroCopy
+from hicache_backends.segment.writing import Writing
+from hicache_backends.storage import Capabilities, Keeper, PageEntry, PageStorage
+
+_REMOVE_MS = 10_000.0
+_REMOVE_PAGES = 1024
+
+
+class SegmentStore(PageStorage):
+    """One process's pages of one namespace, on one or several roots; see `SegmentOptions`.
+
+    On each root it has a store of its own. A digest decides the root of its page while that root
+    works and has room.
+    """
+
+    def __init__(
+        self, namespace: Namespace, engine: Engine, options: SegmentOptions, *, shared: bool = False
+    ) -> None:
+        """Raises StorageUnavailable and IdentityMismatch."""
+        self._state, foreign = open_state(namespace, engine, options)
+        self._options = options
+        self._shared = shared
+        self._foreign = foreign
+        neighbours = Neighbours(namespace.fingerprint.hex(), namespace.page_bytes)
+        self._reader = Reader(self._state, foreign, neighbours)
+        self._space = Space(self._state, options.segment_bytes)
+        self._mover: Mover = Staged(engine) if options.staged else ZeroCopy()
+        self._calls = Calls()
+        self._closing = threading.Lock()
+        self._released = False
+        abandon_after_fork(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        alignments = [volume.direct_alignment for volume in self._state.volumes]
+        return Capabilities(
+            zero_copy=not self._options.staged,
+            locations=True,
+            shared=self._shared,
+            alignment=max([1, *alignments]) if self._state.direct else 1,
+        )
+
+    @property
+    def media(self) -> tuple[bytes, ...]:
+        return tuple(volume.medium.uuid for volume in self._state.volumes)
+
+    @property
+    def stores(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The uuids of the store and of the medium of each root, in the order of the roots."""
+        return tuple((v.store.uuid, v.medium.uuid) for v in self._state.volumes)
+
+    def store_of(self, digest: bytes) -> bytes:
+        """The uuid of the store that a page of this digest would be put into."""
+        return self._state.volumes[self._state.home(digest)].store.uuid
+
+    def put(
+        self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
+    ) -> list[Outcome]:
+        self._check(digests, pages)
+        if len(parents) != len(digests):
+            raise InvalidBuffer(f"{len(digests)} pages, {len(parents)} parents")
+        flight = self._calls.begin(deadline)
+        if not digests or deadline.passed:
+            flight.end()
+            return [TIMED_OUT] * len(digests)
+        writing = Writing(self._state, digests, parents, deadline, flight)
+        try:
+            writing.reserve(self._space)
+        except BaseException:
+            writing.end()
+            raise
+        rows = writing.rows
+        if not rows:
+            return writing.run(pages)
+        chosen = pages if len(rows) == len(digests) else pages[rows]
+        outcomes = self._mover.write(writing, chosen, deadline)
+        return writing.outcomes if outcomes is None else outcomes
+
+    def get(
+        self,
+        digests: Sequence[bytes],
+        pages: Pages,
+        deadline: Deadline,
+        locations: Sequence[bytes] | None = None,
+    ) -> list[Outcome]:
+        self._check(digests, pages)
+        if not pages.writable:
+            raise InvalidBuffer("the buffers of a get must be writable")
+        if locations is not None and len(locations) != len(digests):
+            raise InvalidBuffer(f"{len(digests)} pages, {len(locations)} locations")
+        flight = self._calls.begin(deadline)
+        if not digests or deadline.passed:
+            flight.end()
+            return [TIMED_OUT] * len(digests)
+        found = self._reader.find(digests, locations)
+        rows = [i for i, source in enumerate(found) if isinstance(source, Source)]
+        if not rows:
+            flight.end()
+            return [each for each in found if isinstance(each, Outcome)]
+        sources = [each for each in found if isinstance(each, Source)]
+        if len(rows) < len(digests):
+            digests, pages = [digests[i] for i in rows], pages[rows]
+        reading = Reading(self._reader, digests, sources, deadline, flight)
+        read = self._mover.read(reading, pages, deadline) or [TIMED_OUT] * len(rows)
+        outcomes = [each if isinstance(each, Outcome) else TIMED_OUT for each in found]
+        for i, outcome in zip(rows, read, strict=True):
+            outcomes[i] = outcome
+        return outcomes
+
+    def contains(self, digests: Sequence[bytes]) -> list[bool]:
+        self._calls.check()
+        own, others = self._state.index.slots, self._foreign.rows
+        if self._state.any_failed:
+            return [self._readable(digest) for digest in digests]
+        if others:
+            return [digest in own or digest in others for digest in digests]
+        return [digest in own for digest in digests]
+
+    def remove(self, digests: Sequence[bytes]) -> list[Outcome]:
+        flight = self._calls.begin(Deadline.after_ms(_REMOVE_MS))
+        try:
+            failed: dict[bytes, OSError] = {}
+            distinct = list(dict.fromkeys(digests))
+            for start in range(0, len(distinct), _REMOVE_PAGES):
+                failed.update(self._remove(distinct[start : start + _REMOVE_PAGES]))
+        finally:
+            flight.end()
+        if not failed:
+            return [REMOVED] * len(digests)
+        problems = {d: miss(Reason.IO_ERROR, str(error)) for d, error in failed.items()}
+        return [problems.get(digest, REMOVED) for digest in digests]
+
+    def close(self, timeout_ms: float = 5000) -> bool:
+        if not self._calls.close(timeout_ms):
+            return False
+        with self._closing:
+            if not self._released and not self._calls.forked:
+                self._released = True
+                self._state.files.close()
+                for volume in self._state.volumes:
+                    volume.close(clean=True)
+        return True
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the files, so that their locks die with the parent."""
+        self._state.files.close()
+        for volume in self._state.volumes:
+            volume.store.lock.close()
+
+    def explain(self, digest: bytes) -> Outcome:
+        self._calls.check()
+        return HIT if self._readable(digest) else self._reader.why_missing(digest)
+
+    def learn_parents(self, digests: Sequence[bytes], parents: Sequence[bytes]) -> None:
+        """The parents of pages that were put without: each page here that has none takes its."""
+        self._calls.check()
+        with self._state.lock:
+            for digest, parent in zip(digests, parents, strict=True):
+                self._state.index.learn(digest, parent)
+
+    def entries(self) -> Iterator[PageEntry]:
+        self._calls.check()
+        state = self._state
+        for slot in state.index.heads_first():
+            with state.lock:
+                digest, _ = state.index.page(slot)
+                entry = state.entry(slot) if digest and self._readable(digest) else None
+            if entry:
+                yield entry
+
+    def set_keeper(self, keeper: Keeper | None) -> None:
+        self._state.keeper = keeper
+
+    def stats(self) -> dict[str, int | float | str]:
+        """See `PageStorage.stats`; capacity and use are those of the roots, shared with other
+        stores, and 0 where they cannot be read."""
+        state = self._state
+        figures = [volume.figures() for volume in state.volumes]
+        failed = [f"{v.medium.root}: {v.failed}" for v in state.volumes if v.failed]
+        direct = state.direct and any(volume.direct_alignment for volume in state.volumes)
+        counts = {name: state.counts[name] for name in _COUNTS}
+        return {
+            "pages": len(state.index),
+            "bytes": len(state.index) * state.page_bytes,
+            "slots": state.table.slots,
+            "slot_bytes": state.slot_bytes,
+            "segments": len(state.table),
+            "capacity_bytes": sum(capacity for capacity, _ in figures),
+            "used_bytes": sum(used for _, used in figures),
+            "foreign_pages": len(self._foreign.rows),
+            "reclaimed_segments": sum(v.medium.reclaimed_segments for v in state.volumes),
+            "io_mode": "direct" if direct else "buffered",
+            "io_engine": state.engine.name,
+            "in_flight": self._calls.in_flight,
+            "hung": int(self._calls.hung),
+            "pinned": state.index.pinned,
+            "open_files": len(state.files),
+            "failed_roots": "; ".join(failed),
+            **counts,
+        }
+
+    def _check(self, digests: Sequence[bytes], pages: Pages) -> None:
+        if len(pages) != len(digests):
+            raise InvalidBuffer(f"{len(digests)} pages, buffers for {len(pages)}")
+        if len(pages) and pages.page_bytes != self._state.page_bytes:
+            raise InvalidBuffer(
+                f"a page of this namespace has {self._state.page_bytes} bytes, "
+                f"not {pages.page_bytes}"
+            )
+
+    def _readable(self, digest: bytes) -> bool:
+        slot = self._state.index.slots.get(digest)
+        if slot is not None and not self._state.volume_of(slot).failed:
+            return True
+        return digest in self._foreign.rows
+
+    def _remove(self, digests: Sequence[bytes]) -> dict[bytes, OSError]:
+        self._foreign.forget(digests)
+        with self._state.lock:
+            slots = map(self._state.index.slots.get, digests)
+            pages = [self._state.name(slot) for slot in slots if slot is not None]
+        return self._state.discard(pages)
+
+
+_COUNTS = (
+    "evicted",
+    "written_pages",
+    "read_bytes",
+    "checksum_failures",
+    "unreadable",
+    "stale_locations",
+    "direct_fallbacks",
+    "lost_roots",
+)

@@ -1,0 +1,146 @@
+"""One root as a store uses it: its directory there, its free slots, and whether it works."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from array import array
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageUnavailable
+from hicache_backends.identity import Namespace
+from hicache_backends.segment.directory import open_store
+from hicache_backends.segment.medium import Medium
+from hicache_backends.segment.segment import (
+    Segment,
+    create_segment,
+    direct_alignment,
+    segment_files,
+    stored_bytes,
+)
+
+_log = logging.getLogger(__name__)
+
+_FATAL = frozenset(
+    (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESHUTDOWN, errno.ENOTCONN, errno.ESTALE)
+)
+_HARMLESS = frozenset(
+    (0, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT)
+)
+_FAILURES_IN_A_ROW = 8
+_MIN_PATIENCE_S, _MAX_PATIENCE_S = 1.0, 60.0
+_LOCK_MS = 2000.0
+_SEGMENTS, _MIN_SEGMENT_SLOTS, _MAX_SEGMENT_BYTES = 64, 64, 1 << 30
+
+
+class Volume:
+    """What this process has on one root for one namespace.
+
+    `free`: slots that no page is in, guarded by the store's lock, taken from its end.
+    `failed`: why the root is given up, "" while it works. `failures`: failed operations in a row.
+    """
+
+    def __init__(
+        self, number: int, medium: Medium, namespace: Namespace, deadline: Deadline
+    ) -> None:
+        self.number = number
+        self.medium = medium
+        self.store = open_store(medium, namespace, deadline)
+        self.direct_alignment = direct_alignment(self.store.path)
+        self.free = array("i")
+        self.failed = ""
+        self._namespace = namespace.fingerprint.hex()
+        self._page_bytes = namespace.page_bytes
+        self._next_number = 1 + max((n for n, _ in segment_files(self.store.path)), default=0)
+        self.failures = 0
+        self._growing = threading.Lock()
+        self._patience_s = _MIN_PATIENCE_S
+        self._refused_until_s = 0.0
+
+    def grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
+        """A new segment, or None: the root is full, has failed, or is busy until the deadline.
+
+        A refusal is not questioned for a while, so that a full root costs a put nothing.
+        """
+        if self.failed or not self._growing.acquire(timeout=deadline.remaining_ms() / 1000):
+            return None
+        try:
+            if self.failed or time.monotonic() < self._refused_until_s:
+                return None
+            segment = self._grow(segment_bytes, deadline)
+        except FileNotFoundError:
+            self.fail("the directory is gone")
+            segment = None
+        except OSError as error:
+            self.note(error.errno or errno.EIO, "no segment can be made")
+            segment = None
+        finally:
+            self._growing.release()
+        if segment:
+            self._patience_s = _MIN_PATIENCE_S
+        else:
+            self._refused_until_s = time.monotonic() + self._patience_s
+            self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
+        return segment
+
+    def note(self, number: int, what: str = "I/O fails") -> None:
+        """How an operation on the root went: its errno, 0 for success."""
+        self.failures = 0 if number in _HARMLESS else self.failures + 1
+        if number in _FATAL or self.failures >= _FAILURES_IN_A_ROW:
+            self.fail(f"{what}: {errno.errorcode.get(number, number)}")
+
+    def fail(self, why: str) -> None:
+        """Give the root up: its pages are misses, the other roots go on."""
+        if not self.failed:
+            self.failed = why
+            _log.error("%s is given up: %s", self.medium.root, why)
+
+    def _grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
+        if self.store.lock.vanished:
+            self.fail("the store was deleted from outside")
+            return None
+        unit = stored_bytes(1, self._page_bytes)
+        wait = min(deadline.remaining_ms(), _LOCK_MS)
+        until = Deadline.after_ms(max(wait, 1))
+        most = segment_bytes or self._usual_segment_bytes(unit)
+        granted = self.medium.reserve(max(most, unit), unit, self._namespace, until)
+        if not granted:
+            return None
+        slots = granted // unit
+        number, self._next_number = self._next_number, self._next_number + 1
+        try:
+            create_segment(self.store.path, number, slots, self._page_bytes)
+        except OSError:
+            self.medium.give_back(granted, Deadline.after_ms(_LOCK_MS))
+            raise
+        return Segment(self.number, self.store.uuid, self.store.path, number, slots)
+
+    def _usual_segment_bytes(self, unit: int) -> int:
+        capacity, _ = self.medium.figures()
+        return max(min(capacity // _SEGMENTS, _MAX_SEGMENT_BYTES), _MIN_SEGMENT_SLOTS * unit)
+
+    def figures(self) -> tuple[int, int]:
+        """Capacity and used bytes of the root; zeros where it cannot be read."""
+        try:
+            return self.medium.figures()
+        except OSError:
+            return 0, 0
+
+    def sign(self, boots: int) -> None:
+        """Begin a boot of the store. Raises StorageUnavailable."""
+        try:
+            self.store.sign(boots, clean=False)
+        except OSError as error:
+            raise StorageUnavailable(f"{self.store.path}: {error.strerror}") from error
+
+    def close(self, *, clean: bool) -> None:
+        """Give up the store's lock."""
+        if clean and not self.failed:
+            try:
+                self.store.sign(self.store.boots, clean=True)
+            except OSError as error:
+                _log.warning("%s: %s", self.store.path, os.strerror(error.errno or errno.EIO))
+        self.store.lock.close()
