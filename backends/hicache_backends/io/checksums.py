@@ -12,7 +12,7 @@ from hicache_backends.identity import DIGEST_BYTES
 from hicache_backends.io.crc32c import crc32c_rows
 from hicache_backends.segment.format import RECORD, RECORD_BYTES, RECORD_CRC_OFFSET
 
-_GROUP_BYTES = 16 << 20
+_GROUP_BYTES = 4 << 20  # transposed in a core's own cache
 
 try:
     import crc32c as _package

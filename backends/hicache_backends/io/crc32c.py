@@ -71,7 +71,7 @@ def _run(registers: U32, rows: NDArray[np.uint8]) -> U32:
     even = rows.shape[1] & ~1
     columns = np.ascontiguousarray(rows[:, :even]).view("<u2").T
     for pair in np.ascontiguousarray(columns):
-        registers = table[(registers ^ pair) & 0xFFFF] ^ (registers >> 16)
+        registers = table.take(registers.astype(np.uint16) ^ pair) ^ (registers >> np.uint32(16))
     if rows.shape[1] & 1:
         low = (registers ^ rows[:, -1]) & 255
         registers = table[low << 8] ^ (registers >> 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hicache_backends import native_calls
 from hicache_backends.io.native import NativeEngine
 from tests.backends.io.batches import digests, memory, read_batch, soon, write_batch
 
@@ -87,3 +89,22 @@ def test_a_small_read_from_the_page_cache_keeps_the_gil(fd: int) -> None:
     engine = NativeEngine()
     assert engine.read(batch, soon()).results.tolist() == [16 << 10] * 16
     assert best_ms(lambda: engine.read(batch, soon()), 15) < 3
+
+
+@pytest.mark.usefixtures("_spinner")
+def test_an_exchange_costs_one_hand_off() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"+OK\r\n")
+
+        def once() -> None:
+            assert native_calls.exchange(ours.fileno(), b"x", soon()) == b"+OK\r\n"
+            theirs.sendall(b"+OK\r\n")  # a hand-off of its own
+
+        assert best_ms(once) < 20
+
+
+@pytest.mark.usefixtures("_spinner")
+def test_naming_a_batch_keeps_the_gil() -> None:
+    keys = [f"{i:064x}" for i in range(128)]
+    assert best_ms(lambda: native_calls.page_digests(b"f" * 32, keys), 15) < 3
