@@ -33,8 +33,6 @@ from hicache_backends.storage import UNKNOWN, Capabilities, Keeper, PageEntry, P
 
 _EXISTED = Outcome(True, existed=True)
 _NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
-_GHOSTS_PER_PAGE = 4
-"""Evicted digests remembered for each page of capacity, so that a miss can say "evicted"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,6 @@ class MemoryStorage(PageStorage):
                 if len(shelf.pages) < self._capacity:
                     shelf.pages[digest] = page
                     shelf.order.add(digest, page.parent)
-                    shelf.ghosts.pop(digest, None)
                     return HIT
             if not self._make_room(keep):
                 return _NO_SPACE
@@ -226,9 +223,7 @@ class MemoryStorage(PageStorage):
 
     def _touch(self, digests: Sequence[bytes]) -> None:
         with self._shelf.lock:
-            for digest in reversed(digests):
-                if digest in self._shelf.pages:
-                    self._shelf.order.touch(digest)
+            self._shelf.order.touch(reversed(digests))
 
     def _forget(self, doomed: Sequence[tuple[bytes, StoredPage | None]]) -> None:
         """Drop these pages, unless others have taken their place."""
@@ -249,17 +244,17 @@ class MemoryStorage(PageStorage):
                 return False
             page = shelf.pages[digest]
             entry, idle_ms = PageEntry(digest, page.parent, b""), shelf.order.idle_ms(digest)
-        if self._keeper and not self._keeper.may_evict([entry], [idle_ms])[0]:
-            keep.add(digest)
-            self._touch([digest])
-            return True
+        may_go = self._keeper is None or self._keeper.may_evict([entry], [idle_ms])[0]
         with shelf.lock:
-            if shelf.pages.get(digest) is page and shelf.order.is_leaf(digest):
+            if shelf.pages.get(digest) is not page:
+                return True
+            if may_go and shelf.order.is_leaf(digest):
                 self._drop(digest)
+                shelf.ghosts.add(digest)
                 shelf.evicted += 1
-                shelf.ghosts[digest] = None
-                while len(shelf.ghosts) > _GHOSTS_PER_PAGE * self._capacity:
-                    del shelf.ghosts[next(iter(shelf.ghosts))]
+            else:
+                shelf.order.keep(digest)
+                keep.add(digest)
         return True
 
     def _drop(self, digest: bytes) -> PageEntry:

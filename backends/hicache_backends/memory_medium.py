@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
-import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from hicache_backends.identity import Namespace
-from hicache_backends.storage import UNKNOWN
+from hicache_backends.segment.lineage import Lineage
+from hicache_backends.segment.policy import Ghosts, LeafLru
+
+_GHOSTS = 65536
 
 
 @dataclass(slots=True)
@@ -21,83 +22,60 @@ class StoredPage:
     parent: bytes
 
 
-class LeafLru:
-    """Which page goes next: the least recently used among those without resident children.
-
-    An evicted page hands its recency to its parent. A use is a moment of the monotonic clock in
-    nanoseconds, made unique.
-    """
+class EvictionOrder:
+    """The eviction policy of the segment store, told digests instead of slots."""
 
     def __init__(self) -> None:
-        self._parents: dict[bytes, bytes] = {}
-        self._children: dict[bytes, int] = {}
-        self._used: dict[bytes, int] = {}
-        self._leaves: list[tuple[int, bytes]] = []  # a heap; stale entries are skipped
-        self._clock = 0
+        self._lineage = Lineage()
+        self._policy = LeafLru(self._lineage)
+        self._slots = self._lineage.slots
+        self._free: list[int] = []
 
     def add(self, digest: bytes, parent: bytes) -> None:
         """A new page, just used."""
-        self._parents[digest] = UNKNOWN
-        self.learn(digest, parent)
-        self.touch(digest)
+        if not self._free:
+            self._free.append(len(self._lineage.digests))
+            self._lineage.extend(1)
+            self._policy.extend(1)
+        slot = self._free.pop()
+        self._lineage.arrive(slot, digest, parent)
+        self._policy.add(slot)
 
     def learn(self, digest: bytes, parent: bytes) -> None:
-        """The parent of a page whose parent was unknown; a parent that would close a circle
-        is not believed, so that there is always a leaf."""
-        if self._parents[digest] != UNKNOWN or self._descends(parent, digest):
-            return
-        self._parents[digest] = parent
-        self._children[parent] = self._children.get(parent, 0) + 1
+        """The parent of a page whose parent was unknown."""
+        slot = self._slots[digest]
+        if self._policy.settled(slot) and self._lineage.learn(slot, parent):
+            self._lineage.join(slot)
 
-    def touch(self, digest: bytes) -> None:
-        """This page was just used."""
-        self._clock = max(self._clock + 1, time.monotonic_ns())
-        self._use(digest, self._clock)
+    def touch(self, digests: Iterable[bytes]) -> None:
+        """Of these pages those that are here were used now, the last one most recently."""
+        self._policy.touch(self._slots[digest] for digest in digests if digest in self._slots)
 
     def idle_ms(self, digest: bytes) -> int:
-        """Milliseconds since the page, or one that followed it, was last used."""
-        return max(0, time.monotonic_ns() - self._used[digest]) // 1_000_000
+        """Milliseconds since the page was last used."""
+        return self._policy.idle_ms(self._slots[digest])
 
-    def victim(self, keep: Collection[bytes]) -> bytes | None:
-        """The next page to go, none of `keep`; None if there is none."""
-        kept, found = [], None
-        while self._leaves and found is None:
-            used, digest = self._leaves[0]
-            if self._used.get(digest) != used or digest in self._children:
-                heapq.heappop(self._leaves)
-            elif digest in keep:
-                kept.append(heapq.heappop(self._leaves))
-            else:
-                found = digest
-        for leaf in kept:
-            heapq.heappush(self._leaves, leaf)
-        return found
+    def victim(self, pinned: Collection[bytes]) -> bytes | None:
+        """The next page to go, none of the `pinned`; None if there is none. No other call gets
+        it until it is settled by `keep` or `discard`."""
+        slots = {self._slots[digest] for digest in pinned if digest in self._slots}
+        victims = self._policy.victims(1, slots)
+        return self._lineage.digests[victims[0]] if victims else None
+
+    def keep(self, digest: bytes) -> None:
+        """A victim stays, as just used."""
+        self._policy.keep(self._slots[digest])
 
     def is_leaf(self, digest: bytes) -> bool:
         """Whether no page that follows this one is here."""
-        return digest not in self._children
+        return not self._lineage.children[self._slots[digest]]
 
     def discard(self, digest: bytes) -> None:
-        """This page is gone."""
-        used, parent = self._used.pop(digest), self._parents.pop(digest)
-        if parent not in self._children:
-            return
-        self._children[parent] -= 1
-        if not self._children[parent]:
-            del self._children[parent]
-        if parent in self._used:
-            self._use(parent, max(used, self._used[parent]))
-
-    def _use(self, digest: bytes, moment: int) -> None:
-        self._used[digest] = moment
-        heapq.heappush(self._leaves, (moment, digest))
-        if len(self._leaves) > 64 + 4 * len(self._used):
-            self._leaves = sorted((used, page) for page, used in self._used.items())
-
-    def _descends(self, digest: bytes, ancestor: bytes) -> bool:
-        while digest != ancestor and digest in self._parents and ancestor in self._children:
-            digest = self._parents[digest]
-        return digest == ancestor
+        """This page, a victim or not, is gone."""
+        slot = self._slots[digest]
+        self._policy.remove(slot)
+        self._lineage.depart(slot)
+        self._free.append(slot)
 
 
 @dataclass(slots=True)
@@ -105,8 +83,8 @@ class Shelf:
     """The pages of one namespace, and the lock that guards them."""
 
     pages: dict[bytes, StoredPage] = field(default_factory=dict)
-    order: LeafLru = field(default_factory=LeafLru)
-    ghosts: dict[bytes, None] = field(default_factory=dict)
+    order: EvictionOrder = field(default_factory=EvictionOrder)
+    ghosts: Ghosts = field(default_factory=lambda: Ghosts(_GHOSTS))
     evicted: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
