@@ -1,0 +1,29 @@
+"""The segment store on a local file system keeps every promise, in each of its modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hicache_backends.testing.conformance import PageStorageConformance
+from hicache_backends.testing.medium import Medium
+from tests.backends.nvme_medium import NvmeMedium
+
+
+class TestNvme(PageStorageConformance):
+    def make_medium(self, directory: Path) -> Medium:
+        return NvmeMedium(directory)
+
+
+class TestNvmePosixBuffered(PageStorageConformance):
+    def make_medium(self, directory: Path) -> Medium:
+        return NvmeMedium(directory, io_engine="posix", io_mode="buffered")
+
+
+class TestNvmeStaged(PageStorageConformance):
+    def make_medium(self, directory: Path) -> Medium:
+        return NvmeMedium(directory, zero_copy="never")
+
+
+class TestNvmeTwoPaths(PageStorageConformance):
+    def make_medium(self, directory: Path) -> Medium:
+        return NvmeMedium(directory, roots=2)
