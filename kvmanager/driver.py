@@ -77,7 +77,7 @@ class Driver:
         try:
             return self.pool.connect(deadline) if fresh else self.pool.take(deadline)
         except RegistryError as error:
-            self.failed(str(error), at_once=True)
+            self.failed(str(error), at_once=not deadline.passed)
             raise
 
     def lost(self, error: OSError) -> RegistryUnavailable:

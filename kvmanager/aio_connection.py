@@ -1,0 +1,118 @@
+"""One request, one reply on asyncio: connections to the server and the few that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import redis
+import redis.asyncio.connection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryUnavailable
+from kvmanager.connection import MAX_REPLY_BYTES, Pool
+
+_KINDS: dict[type, type[redis.asyncio.connection.AbstractConnection]] = {
+    redis.Connection: redis.asyncio.Connection,
+    redis.SSLConnection: redis.asyncio.SSLConnection,
+    redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
+}
+
+
+class AsyncConnection:
+    """A connection used by one task at a time.
+
+    redis-py makes it (address, TLS, AUTH, SELECT); requests then go over its streams.
+    """
+
+    def __init__(self, made: redis.asyncio.connection.AbstractConnection, generation: int) -> None:
+        self._made = made
+        self.generation = generation
+        self.clean = True  # no request without its reply
+        reader, writer = made._reader, made._writer
+        if reader is None or writer is None:
+            raise RegistryUnavailable("the connection was closed while it was made")
+        self._reader: asyncio.StreamReader = reader
+        self._writer: asyncio.StreamWriter = writer
+
+    async def exchange(self, request: bytes, deadline: Deadline) -> bytes:
+        """The raw reply. Raises TimeoutError, OSError; close the connection after either, and
+        after a cancellation."""
+        self.clean = False
+        try:
+            reply = await asyncio.wait_for(self._exchange(request), deadline.remaining_ms() / 1000)
+        except asyncio.TimeoutError:  # on Python 3.10 another class than TimeoutError
+            raise TimeoutError("no reply by the deadline") from None
+        except asyncio.IncompleteReadError:
+            raise ConnectionResetError("the server closed the connection") from None
+        except asyncio.LimitOverrunError:
+            raise ConnectionResetError("the server sent no RESP2") from None
+        self.clean = True
+        return reply
+
+    async def _exchange(self, request: bytes) -> bytes:
+        self._writer.write(request)
+        await self._writer.drain()
+        line = await self._reader.readuntil(b"\r\n")
+        if line[:1] != b"$" or line == b"$-1\r\n":
+            return line
+        size = line[1:-2]
+        if not size.isdigit() or int(size) > MAX_REPLY_BYTES:
+            raise ConnectionResetError(f"a reply of {size[:20]!r} bytes")
+        return line + await self._reader.readexactly(int(size) + 2)
+
+    async def close(self) -> None:
+        with contextlib.suppress(redis.RedisError, OSError):
+            await self._made.disconnect(nowait=True)
+
+
+class AsyncPool:
+    """The last connection given back is the first one taken. Connects to wherever `pool` does."""
+
+    def __init__(self, pool: Pool, connect_timeout_ms: float, keep: int = 8) -> None:
+        self._pool = pool
+        self._connect_timeout_ms = connect_timeout_ms
+        self._keep = keep
+        self._idle: list[AsyncConnection] = []
+        self._generation = 0
+
+    async def take(self, deadline: Deadline) -> AsyncConnection:
+        """An idle connection or a new one. Raises RegistryUnavailable, RegistryRefused."""
+        if self._idle:
+            return self._idle.pop()
+        generation = self._generation
+        return AsyncConnection(await self._connect(deadline), generation)
+
+    async def give(self, connection: AsyncConnection) -> None:
+        """Back for the next caller, if it can be used again."""
+        usable = connection.clean and connection.generation == self._generation
+        if usable and len(self._idle) < self._keep:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+
+    async def clear(self) -> None:
+        """Close the idle ones, and those in use when they come back."""
+        self._generation += 1
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
+
+    async def _connect(self, deadline: Deadline) -> redis.asyncio.connection.AbstractConnection:
+        limit_s = max(1.0, min(deadline.remaining_ms(), self._connect_timeout_ms)) / 1000
+        endpoint = self._pool.endpoint
+        settings = endpoint.settings(limit_s)
+        kind = _KINDS[settings.pop("connection_class", redis.Connection)]
+        made = kind(**settings, retry=Retry(NoBackoff(), 0))
+        try:
+            await asyncio.wait_for(made.connect(), limit_s)  # type: ignore[no-untyped-call]  # redis-py's
+        except BaseException as error:
+            await made.disconnect(nowait=True)
+            if isinstance(error, asyncio.TimeoutError):
+                raise RegistryUnavailable(f"{endpoint.shown}: no connection in time") from None
+            if isinstance(error, (redis.RedisError, OSError)):
+                raise endpoint.translated(error) from None
+            raise
+        return made
