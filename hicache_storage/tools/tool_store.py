@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
-
 from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
+from hicache_storage.opening import join_registry
 from hicache_storage.options import StoreOptions
 from hicache_storage.page_store import PageStore
-from kvmanager.connect import connect_registry
-from kvmanager.model import Member
 from kvmanager.options import RegistryOptions
 
 
@@ -27,18 +22,5 @@ def open_tool_store(
     storage = open_nvme(namespace, options, shared=endpoint is not None)
     if endpoint is None:
         return PageStore(storage, namespace, options=store_options), storage
-    member = Member(
-        process=uuid.uuid4().bytes,
-        host=socket.gethostname(),
-        server=f"tool-{os.getpid()}",
-        store=storage.store,
-        medium=storage.medium,
-    )
-    registry = connect_registry(
-        endpoint,
-        namespace,
-        member,
-        entries=storage.entries,
-        options=registry_options or RegistryOptions(),
-    )
+    registry = join_registry(endpoint, namespace, storage, options=registry_options)
     return PageStore(storage, namespace, registry=registry, options=store_options), storage
