@@ -29,6 +29,7 @@ def settings(config: Config) -> Iterator[Setting]:
         "storage": config.storage,
         config.backend: config.section,
         "global_kvmanager": config.global_kvmanager,
+        "access_log": config.recording,
         "identity": config.identity,
     }
     for name, section in sections.items():
@@ -60,7 +61,7 @@ def reference_table() -> str:
     lines += _rows("*backend*", BackendSection, skip=())
     for name in sorted(set(BACKENDS) & set(backend_names())):
         lines += _rows(name, BACKENDS[name], skip=BackendSection.model_fields)
-    for name in ("global_kvmanager", "identity"):
+    for name in ("global_kvmanager", "access_log", "identity"):
         lines += _rows(name, SECTIONS[name], skip=())
     return "\n".join(lines)
 

@@ -24,10 +24,16 @@ from hicache_storage.config.backend_sections import (
 from hicache_storage.config.fields import Section
 from hicache_storage.config.layers import Origin, suggestion
 from hicache_storage.config.model_files import ModelFacts, read_model
-from hicache_storage.config.sections import IdentitySection, KvManagerSection, StorageSection
+from hicache_storage.config.sections import (
+    AccessLogSection,
+    IdentitySection,
+    KvManagerSection,
+    StorageSection,
+)
 from hicache_storage.options import StoreOptions
 
 if TYPE_CHECKING:
+    from hicache_storage.access_log import AccessLog
     from kvmanager.options import RegistryOptions
 
 _STORE_KEYS = tuple(field.name for field in dataclasses.fields(StoreOptions))
@@ -48,6 +54,7 @@ class Config(Section):
     memory: MemorySection = Field(default_factory=MemorySection)
     custom: CustomSection = Field(default_factory=CustomSection)
     global_kvmanager: KvManagerSection = Field(default_factory=KvManagerSection)
+    recording: AccessLogSection = Field(default_factory=AccessLogSection, alias="access_log")
     identity: IdentitySection = Field(default_factory=IdentitySection)
     _origins: dict[tuple[str, ...], Origin] = PrivateAttr(default_factory=dict)
 
@@ -124,6 +131,18 @@ class Config(Section):
         from kvmanager.options import RegistryOptions
 
         return RegistryOptions(**self.global_kvmanager.model_dump(exclude=set(_NOT_FOR_REGISTRY)))
+
+    def access_log(self) -> AccessLog | None:
+        """A new access log, or None where none is configured. Raises ConfigError where its
+        directory cannot be used."""
+        from hicache_storage.access_log import AccessLog
+
+        given = self.recording.model_dump()
+        directory = given.pop("directory")
+        try:
+            return AccessLog(directory, **given) if directory else None
+        except OSError as error:
+            raise ConfigError(f"access_log.directory {directory}: {error.strerror}") from None
 
     def namespace(self, **engine: Any) -> Namespace:
         """What the pages are: what the engine says, completed by the section `identity`.

@@ -7,7 +7,7 @@ from typing import get_args
 from pydantic import Field, SecretStr
 
 from hicache_storage.config.backend_sections import BACKENDS
-from hicache_storage.config.fields import Count, Positive, Range, Section
+from hicache_storage.config.fields import Count, Positive, Range, Section, Size
 from kvmanager.options import RegistryOptions
 
 _REGISTRY = RegistryOptions()
@@ -76,6 +76,19 @@ class KvManagerSection(Section):
     )
 
 
+class AccessLogSection(Section):
+    """A record of which pages were asked for, to be replayed."""
+
+    directory: str | None = Field(
+        default=None, min_length=1, description="Where calls are recorded; None: they are not"
+    )
+    rotate_bytes: Size = Field(default=64 << 20, description="Size of one file")
+    keep: Count = Field(default=64, description="Files kept; the oldest go")
+    max_queued_keys: Count = Field(
+        default=1 << 20, description="Keys waiting to be written beyond which calls are dropped"
+    )
+
+
 class IdentitySection(Section):
     """What the bytes of a page are, where no engine says so. What both say must be equal."""
 
@@ -113,6 +126,7 @@ SECTIONS: dict[str, type[Section]] = {
     "storage": StorageSection,
     **BACKENDS,
     "global_kvmanager": KvManagerSection,
+    "access_log": AccessLogSection,
     "identity": IdentitySection,
 }
 RIVALS = {

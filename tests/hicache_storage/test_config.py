@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.table import backend_names, build_options
+from hicache_storage import access_log
 from hicache_storage.config import Config, load_config
 from hicache_storage.config import model as model_module
 from hicache_storage.config.backend_sections import BACKENDS
@@ -530,6 +532,12 @@ OTHER: dict[str, dict[str, Any]] = {
         "announce_pages_per_s": 17,
         "breaker_failures": 18,
     },
+    "access_log": {
+        "directory": "<directory>",
+        "rotate_bytes": "1M",
+        "keep": 2,
+        "max_queued_keys": 3,
+    },
     "identity": {
         **{k: f"other-{v}" for k, v in IDENTITY.items() if isinstance(v, str)},
         "page_bytes": 8192,
@@ -556,6 +564,7 @@ def told(config: Config) -> dict[str, Any]:
         "endpoint": config.registry_endpoint(),
         "enabled": config.global_kvmanager.enabled,
         "namespace": namespace,
+        "access_log": config.access_log(),
     }
 
 
@@ -580,8 +589,13 @@ def test_every_option_reaches_its_destination(
         (tmp_path / "config.json").write_text(json.dumps(QWEN))
         value = str(tmp_path)
         base["identity"].pop("revision")
+    if section == "access_log":
+        base["access_log"] = {"directory": str(tmp_path / "log")}
+    if value == "<directory>":
+        value = str(tmp_path / "other log")
     if key == "paths":
         base["nvme"] = {"page_size": 64, "paths": ["/kv"]}
+    monkeypatch.setattr(access_log, "AccessLog", lambda *args, **options: (args, options))
     before = told(load(base))
     base.setdefault(section, {})[key] = value
     after = told(load(base))
@@ -600,6 +614,19 @@ def test_every_option_of_the_nvme_backend_has_a_key_and_its_default() -> None:
     assert built == NvmeOptions(paths=("/kv",))
     fields = {field.name.removesuffix("_bytes") for field in dataclasses.fields(NvmeOptions)}
     assert fields == {key.removesuffix("_bytes") for key in config.storage_options()}
+
+
+def test_the_access_log_has_a_key_for_each_option_and_its_default(tmp_path: Path) -> None:
+    options = inspect.signature(access_log.AccessLog).parameters
+    section = load().recording.model_dump()
+    assert section.keys() == options.keys()
+    assert {k: v.default for k, v in options.items() if k != "directory"} == {
+        k: v for k, v in section.items() if k != "directory"
+    }
+    assert load().access_log() is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"access_log\.directory"):
+        load({"access_log": {"directory": str(tmp_path / "file" / "log")}}).access_log()
 
 
 def test_a_backend_that_is_not_there_yet_says_so() -> None:
