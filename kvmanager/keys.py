@@ -4,8 +4,8 @@
 of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from the medium's uuid.
 
     g                             set: the tags of all namespaces
-    n{tag}                        hash: fingerprint, encoding, schema, epoch, media, m:<medium>, ...
-    p{tag}<epoch>.<medium>.<bb>   hash: the pages of one bucket; bb: the digest's first 14 bits
+    n{tag}                        hash: fingerprint, encoding, schema, epoch, media, ... (NAMES)
+    p{tag}<epoch>.<medium>.<nnn>  hash: the pages of bucket nnn; 3 bytes, little endian
     c{tag}<epoch>.<medium>        hash: claims by digest; expires as a whole after its last claim
     q{tag}                        hash: last mutation sequence by store uuid
     s{tag}                        hash: process, medium, epoch and last beat by store uuid
@@ -18,12 +18,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
 
 SCHEMA = 1
+NAMES = {
+    "fingerprint": "32 bytes, compared when a member joins",
+    "encoding": "the readable namespace, compared as well",
+    "schema": "version of these keys; neighbours of one version apart work together",
+    "epoch": "raised by clearing the namespace",
+    "purged": "epochs below this one have no keys left",
+    "media": "ids of the media that processes have been seen on",
+    "dropping": "ids of media whose keys are being unlinked",
+    "m:<medium>": "msgpack: uuid, shared",
+    "b:<medium>": "last heartbeat there, seconds of Redis TIME",
+    "f:<epoch>.<medium>": "number of buckets; grows with the pages",
+    "k:<epoch>.<medium>": "number of pages",
+    "hits": "pages found by lookups",
+    "quota_bytes, mode": "orders to every member",
+}
+"""Fields of n{tag}."""
 TAGS = b"g"
 MEDIUM_ID_BYTES = 8
-BUCKETS = 1 << 14
+MIN_BUCKETS = 256
 
 
 def tag(fingerprint: bytes) -> bytes:
@@ -36,13 +51,14 @@ def medium_id(medium: bytes) -> bytes:
     return base64.urlsafe_b64encode(hashlib.blake2b(medium, digest_size=6).digest())
 
 
-def bucket(digest: bytes) -> bytes:
-    """The last two bytes of the key that holds a page; the field is `digest[1:]`."""
-    return bytes((digest[0], digest[1] & 0xFC))
+def page_key(tag: bytes, epoch: int, medium: bytes, bucket: int) -> bytes:
+    """The key that holds the pages of one bucket of a medium (8-letter id) in one epoch."""
+    return b"p%b%d.%b.%b" % (tag, epoch, medium, bucket.to_bytes(3, "little"))
 
 
-def page_keys(tag: bytes, epoch: int, medium: bytes) -> Iterator[bytes]:
-    """Every key that can hold pages of one medium (8-letter id) in one epoch."""
-    prefix = b"p%b%d.%b." % (tag, epoch, medium)
-    for n in range(BUCKETS):
-        yield prefix + bytes((n >> 6, (n & 0x3F) << 2))
+def bucket(digest: bytes, buckets: int) -> int:
+    """The bucket of a digest where there are so many; the field is `digest[1:]`."""
+    value = int.from_bytes(digest[:3], "little") & 0x3FFFFF
+    low = 1 << (buckets.bit_length() - 1)
+    found = value % low
+    return found if found >= buckets - low else value % (2 * low)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import msgpack
@@ -74,14 +73,12 @@ class Sweep:
         for medium in media:
             yield from self._claims(b"c%b%d.%b" % (self._tag, epoch, medium))
         yield from self._stores()
+        for family, buckets in state[b"buckets"].items():
+            yield from self._unlink(family, buckets)
         for medium in dropping:
-            for old in range(purged, epoch + 1):
-                yield from self._unlink(old, medium)
             yield Call.of("sweep_dropped", (names,), (medium,))
-        for old in range(purged, epoch):
-            for medium in media:
-                yield from self._unlink(old, medium)
-            yield command(b"HSET", names, b"purged", b"%d" % (old + 1))
+        if purged < epoch:
+            yield command(b"HSET", names, b"purged", b"%d" % epoch)
 
     def _claims(self, key: bytes) -> _Work:
         cursor = b"0"
@@ -103,14 +100,15 @@ class Sweep:
             if cursor == b"0":
                 return
 
-    def _unlink(self, epoch: int, medium: bytes) -> _Work:
-        claims = b"c%b%d.%b" % (self._tag, epoch, medium)
-        names: Iterator[bytes] = itertools.chain(
-            (claims,), keys.page_keys(self._tag, epoch, medium)
-        )
-        while batch := list(itertools.islice(names, UNLINK_KEYS)):
-            unlinked = yield command(b"UNLINK", *batch)
+    def _unlink(self, family: bytes, buckets: int) -> _Work:
+        epoch, _, medium = family.partition(b".")
+        for start in range(0, buckets, UNLINK_KEYS):
+            numbers = range(start, min(start + UNLINK_KEYS, buckets))
+            pages = [keys.page_key(self._tag, int(epoch), medium, n) for n in numbers]
+            unlinked = yield command(b"UNLINK", *pages)
             self.counters["keys"] += unlinked if isinstance(unlinked, int) else 0
+        yield command(b"UNLINK", b"c" + self._tag + family)
+        yield command(b"HDEL", b"n" + self._tag, b"f:" + family, b"k:" + family)
 
 
 def _ids(joined: bytes) -> Sequence[bytes]:

@@ -8,9 +8,9 @@
 -- Returns 'K' and a byte for each digest: 0 granted, 1 stored already, 2 being written elsewhere.
 --         'S<epoch>' and 'L' as in lookup.
 local epoch, tag, digests, medium, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local current = call('HGET', KEYS[1], 'epoch')
-if current ~= epoch then return current and 'S' .. current or 'L' end
-local pages = 'p' .. tag .. epoch .. '.' .. medium .. '.'
+local head = call('HMGET', KEYS[1], 'epoch', 'f:' .. epoch .. '.' .. medium)
+if head[1] ~= epoch then return head[1] and 'S' .. head[1] or 'L' end
+local pages = family(tag, epoch, medium, head[2])
 local claims = 'c' .. tag .. epoch .. '.' .. medium
 local ttl = tonumber(ARGV[6])
 local _, ms = now()

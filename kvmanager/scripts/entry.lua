@@ -1,7 +1,7 @@
 -- Included before every script that reads or writes pages. Touches no key by itself.
 --
 -- An entry is a field of p{tag}<epoch>.<medium>.<bucket>, named by the digest without its first
--- byte: length byte (64 + bytes of the location; the 64 is format 1), 4 bytes of access stamp
+-- byte (which the bucket's number ends in): length byte (64 + bytes of the location; the 64 is format 1), 4 bytes of access stamp
 -- (100 ms of Redis TIME, big endian), 2 bytes (128: counted in its parent, 64: looked up since it
 -- was published, 14 bits: children stored), location. Anything else in its place is no entry.
 local call, pcall = redis.call, redis.pcall
@@ -17,10 +17,27 @@ local function be32(n)
   return char(floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
 end
 
+-- A family: the pages of one medium in one epoch, in so many buckets (linear hashing: buckets are
+-- split one by one as pages come, so that each stays a compact hash and is found at once).
+-- buckets: n{tag} f:<epoch>.<medium>, at least 256, so that a digest's first byte is always known.
+local function family(tag, epoch, medium, buckets)
+  local n, low = tonumber(buckets) or 256, 256
+  while low * 2 <= n do low = low * 2 end
+  return {prefix = 'p' .. tag .. epoch .. '.' .. medium .. '.', low = low, split = n - low}
+end
+
+local function bucket_key(f, first, n)
+  local rest = (n - first) / 256
+  return f.prefix .. char(first, rest % 256, (rest - rest % 256) / 256)
+end
+
 -- Key and field of the digest that begins at byte i of s.
-local function place(prefix, s, i)
-  local a, b = byte(s, i, i + 1)
-  return prefix .. char(a, b - b % 4), sub(s, i + 1, i + 15)
+local function place(f, s, i)
+  local a, b, c = byte(s, i, i + 2)
+  local hash = a + b * 256 + c % 64 * 65536
+  local n = hash % f.low
+  if n < f.split then n = hash % (f.low * 2) end
+  return bucket_key(f, a, n), sub(s, i + 1, i + 15)
 end
 
 local function valid(e)

@@ -8,14 +8,17 @@
 -- Returns 'K' and for each digest its entry, or a byte: 128 nowhere, 129 being written,
 --         130 on another medium. 'S<epoch>': cleared since. 'L': namespace unknown.
 local epoch, tag, digests, media = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local head = call('HMGET', KEYS[1], 'epoch', 'media')
+local wanted = {'epoch', 'media'}
+for m = 1, #media, 8 do wanted[#wanted + 1] = 'f:' .. epoch .. '.' .. sub(media, m, m + 7) end
+local head = call('HMGET', KEYS[1], unpack(wanted))
 if head[1] ~= epoch then return head[1] and 'S' .. head[1] or 'L' end
 local prefix_only, interval = ARGV[5] == '1', tonumber(ARGV[6])
 local units, ms = now()
 local fresh = be32(units)
-local family = 'p' .. tag .. epoch .. '.'
-local prefixes = {}
-for m = 1, #media, 8 do prefixes[#prefixes + 1] = family .. sub(media, m, m + 7) .. '.' end
+local families = {}
+for n = 1, #wanted - 2 do
+  families[n] = family(tag, epoch, sub(media, n * 8 - 7, n * 8), head[n + 2])
+end
 
 local function touch(key, field, e, flags)
   if flags % 128 < READ then flags = flags + READ end
@@ -32,19 +35,20 @@ local function why(i)
   for m = 1, math.min(#others, 64), 8 do
     local id = sub(others, m, m + 7)
     if not string.find(media, id, 1, true) then
-      local key, field = place(family .. id .. '.', digest, 1)
+      local buckets = call('HGET', KEYS[1], 'f:' .. epoch .. '.' .. id)
+      local key, field = place(family(tag, epoch, id, buckets), digest, 1)
       if valid(pcall('HGET', key, field)) then return '\130' end
     end
   end
   return '\128'
 end
 
-local out, hits, rows = {'K'}, 0, #prefixes
+local out, hits, rows = {'K'}, 0, #families
 local n = 1
 for i = 1, #digests, 16 do
   local found
   for m = 1, rows do
-    local key, field = place(prefixes[m], digests, i)
+    local key, field = place(families[m], digests, i)
     local e = pcall('HGET', key, field)
     if valid(e) then
       local a, b, c, d, flags = byte(e, 2, 6)

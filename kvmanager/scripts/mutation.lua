@@ -1,5 +1,6 @@
 -- Included before publish and remove: the store's mutation sequence.
--- Reads n{tag}; reads and writes q{tag}, field: the store's uuid.
+-- Reads n{tag} and writes its k:<epoch>.<medium>, the number of pages; reads and writes q{tag}, field:
+-- the store's uuid.
 --
 -- KEYS: n{tag}, q{tag}
 -- ARGV: epoch, tag, medium, store, sequence of this mutation, ...
@@ -9,11 +10,12 @@
 -- 'S<epoch>' and 'L' as in lookup: nothing is done.
 local epoch, tag, medium, store = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local sequence = tonumber(ARGV[5])
-local current = call('HGET', KEYS[1], 'epoch')
-if current ~= epoch then return current and 'S' .. current or 'L' end
+local here = epoch .. '.' .. medium
+local head = call('HMGET', KEYS[1], 'epoch', 'f:' .. here)
+if head[1] ~= epoch then return head[1] and 'S' .. head[1] or 'L' end
 local last = tonumber(call('HGET', KEYS[2], store) or '-1') or -1
 if last >= sequence then return 'A' .. string.format('%016.0f', last) end
-local pages = 'p' .. tag .. epoch .. '.' .. medium .. '.'
+local pages = family(tag, epoch, medium, head[2])
 
 local function answer(results)
   if last < sequence - 1 then return 'G' .. string.format('%016.0f', last) .. results end

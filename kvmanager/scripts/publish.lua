@@ -1,12 +1,13 @@
 -- Make written pages known on one medium, and give up their claims.
--- Reads n{tag}. Reads and writes q{tag}, p{tag}<epoch>.<medium>.<bucket> of each digest and of its
--- parent, c{tag}<epoch>.<medium>.
+-- Reads and writes n{tag}, q{tag}, p{tag}<epoch>.<medium>.<bucket> of each digest and of its parent
+-- and of buckets that are split, c{tag}<epoch>.<medium>.
 -- KEYS: n{tag}, q{tag}
 -- ARGV: as in mutation, then digests; a byte for each: 0 parent unknown or none, 1 parent is the
 --       digest before it, 2 parent is the next of the parents; parents; a byte for each: length of
 --       its location; locations; '1' if there are claims to give up
 -- Returns as in mutation, results: a byte for each digest: 0 published, 1 another store was first.
 local digests, links, parents, lengths, locations = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local LOAD, MAX_BUCKETS = 16, 4194304
 local fresh = be32((now()))
 local key, field, link, parent_key, parent_field
 local before_key, before_field, before_new -- the digest before; new: its count expects this one
@@ -36,7 +37,32 @@ local function meet(e, location, has_parent)
   return kept == location and '\0' or '\1'
 end
 
-local out = {}
+-- Split bucket n - low into itself and bucket n.
+local function split(n)
+  local low = pages.low
+  if n == low * 2 then low = n end
+  local first = n % 256
+  local from, into = bucket_key(pages, first, n - low), bucket_key(pages, first, n)
+  local cursor, moved, fields = '0', {}, {}
+  repeat
+    local part = call('HSCAN', from, cursor, 'COUNT', 512)
+    cursor = part[1]
+    for i = 1, #part[2], 2 do
+      local b, c = byte(part[2][i], 1, 2)
+      if (first + b * 256 + c % 64 * 65536) % (low * 2) == n then
+        moved[#moved + 1], moved[#moved + 2] = part[2][i], part[2][i + 1]
+        fields[#fields + 1] = part[2][i]
+      end
+    end
+  until cursor == '0'
+  if #fields > 0 then
+    call('HSET', into, unpack(moved))
+    call('HDEL', from, unpack(fields))
+  end
+  pages.low, pages.split = low, n + 1 - low
+end
+
+local out, inserted = {}, 0
 local location_at, parent_at = 1, 1
 for n = 1, #lengths do
   local size = byte(lengths, n)
@@ -63,12 +89,24 @@ for n = 1, #lengths do
       new = true
     end
   end
-  if new and has_parent then adopt() end
+  if new then
+    inserted = inserted + 1
+    if has_parent then adopt() end
+  end
   before_key, before_field, before_new = key, field, new
 end
 if ARGV[11] == '1' then
   local fields = {}
   for i = 1, #digests, 16 do fields[#fields + 1] = sub(digests, i, i + 15) end
   call('HDEL', 'c' .. tag .. epoch .. '.' .. medium, unpack(fields))
+end
+if inserted > 0 then
+  local stored = call('HINCRBY', KEYS[1], 'k:' .. here, inserted)
+  local buckets = pages.low + pages.split
+  local most = math.min(buckets + 128, MAX_BUCKETS, math.ceil(stored / LOAD))
+  if most > buckets then
+    for n = buckets, most - 1 do split(n) end
+    call('HSET', KEYS[1], 'f:' .. here, most)
+  end
 end
 return answer(table.concat(out))

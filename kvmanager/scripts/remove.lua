@@ -1,5 +1,5 @@
 -- Forget pages of one medium whose location is still the given one.
--- Reads n{tag}. Reads and writes q{tag}, p{tag}<epoch>.<medium>.<bucket> of each digest and of its
+-- Reads and writes n{tag}, q{tag}, p{tag}<epoch>.<medium>.<bucket> of each digest and of its
 -- parent.
 -- KEYS: n{tag}, q{tag}
 -- ARGV: as in mutation, then digests; parents (16 bytes each, zeros if unknown); a byte for each:
@@ -22,7 +22,7 @@ local function kept(e, n)
   return nil
 end
 
-local out = {}
+local out, removed = {}, 0
 local location_at = 1
 for n = 1, #lengths do
   local i, size = n * 16 - 15, byte(lengths, n)
@@ -37,6 +37,7 @@ for n = 1, #lengths do
       out[n] = keep
     else
       call('HDEL', key, field)
+      removed = removed + 1
       local parent = sub(parents, i, i + 15)
       if byte(e, 6) >= COUNTED and parent ~= UNKNOWN then
         local parent_key, parent_field = place(pages, parent, 1)
@@ -45,4 +46,5 @@ for n = 1, #lengths do
     end
   end
 end
+if removed > 0 then call('HINCRBY', KEYS[1], 'k:' .. here, -removed) end
 return answer(table.concat(out))

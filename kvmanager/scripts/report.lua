@@ -1,5 +1,5 @@
 -- A page was read and is wrong, or is no longer there: forget it, and tell its owner.
--- Reads n{tag}. Reads and writes p{tag}<epoch>.<medium>.<bucket> of the digest and of its parent on
+-- Reads and writes n{tag} and p{tag}<epoch>.<medium>.<bucket> of the digest and of its parent on
 -- each medium; appends to b{tag}<store> (at most 1,024, for an hour).
 -- KEYS: n{tag}
 -- ARGV: epoch, tag, digest, parent (zeros if unknown), location
@@ -10,11 +10,14 @@ if head[1] ~= epoch then return head[1] and 'S' .. head[1] or 'L' end
 local media = head[2] or ''
 local gone = '0'
 for m = 1, #media, 8 do
-  local pages = 'p' .. tag .. epoch .. '.' .. sub(media, m, m + 7) .. '.'
+  local medium = sub(media, m, m + 7)
+  local here = epoch .. '.' .. medium
+  local pages = family(tag, epoch, medium, call('HGET', KEYS[1], 'f:' .. here))
   local key, field = place(pages, digest, 1)
   local e = call('HGET', key, field)
   if valid(e) and sub(e, 8) == location then
     call('HDEL', key, field)
+    call('HINCRBY', KEYS[1], 'k:' .. here, -1)
     if byte(e, 6) >= COUNTED and parent ~= string.rep('\0', 16) then
       local parent_key, parent_field = place(pages, parent, 1)
       bump(parent_key, parent_field, -1)

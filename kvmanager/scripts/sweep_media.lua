@@ -2,8 +2,9 @@
 -- Reads and writes n{tag}.
 -- KEYS: n{tag}
 -- ARGV: how long a private, a shared medium outlives its last process (ms)
--- Returns msgpack, a map: epoch, purged (epochs below hold no page), media, dropping (8 bytes each);
---         empty if the namespace is unknown.
+-- Returns msgpack, a map: epoch, purged (epochs below hold no page), media, dropping (8 bytes each),
+--         buckets (a map by <epoch>.<medium>, for what is to be unlinked); empty if the namespace is
+--         unknown.
 local names = KEYS[1]
 local known = redis.call('HMGET', names, 'epoch', 'purged', 'media', 'dropping')
 if not known[1] then return cmsgpack.pack({}) end
@@ -25,9 +26,19 @@ for m = 1, #media, 8 do
 end
 local listed = table.concat(live)
 if listed ~= media then redis.call('HSET', names, 'media', listed, 'dropping', dropping) end
+local epoch, purged = tonumber(known[1]) or 0, tonumber(known[2]) or 0
+local buckets = {}
+for old = purged, epoch do
+  local ids = old < epoch and listed .. dropping or dropping
+  for m = 1, #ids, 8 do
+    local here = string.format('%.0f', old) .. '.' .. string.sub(ids, m, m + 7)
+    buckets[here] = tonumber(redis.call('HGET', names, 'f:' .. here) or '256') or 256
+  end
+end
 return cmsgpack.pack({
-  epoch = tonumber(known[1]) or 0,
-  purged = tonumber(known[2]) or 0,
+  buckets = buckets,
+  epoch = epoch,
+  purged = purged,
   media = listed,
   dropping = dropping,
 })
