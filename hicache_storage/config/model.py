@@ -31,11 +31,12 @@ from hicache_storage.config.sections import (
     StorageSection,
 )
 from hicache_storage.options import StoreOptions
+from kvmanager.options import RegistryOptions
 
 if TYPE_CHECKING:
     from hicache_storage.access_log import AccessLog
-    from kvmanager.options import RegistryOptions
 
+EMBEDDED_DIR = ".registry"
 _STORE_KEYS = tuple(field.name for field in dataclasses.fields(StoreOptions))
 _NOT_FOR_STORAGE = {*_STORE_KEYS, "page_size", "token_file"}
 _NOT_FOR_REGISTRY = ("enabled", "endpoint", "namespace", "username", "password", "password_file")
@@ -127,10 +128,13 @@ class Config(Section):
         return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc}"))
 
     def registry_options(self) -> RegistryOptions:
-        """How the registry's client behaves."""
-        from kvmanager.options import RegistryOptions
-
-        return RegistryOptions(**self.global_kvmanager.model_dump(exclude=set(_NOT_FOR_REGISTRY)))
+        """How the registry's client behaves. An embedded server lies beside the pages where
+        nothing else is said: processes that share a directory share it."""
+        given = self.global_kvmanager.model_dump(exclude=set(_NOT_FOR_REGISTRY))
+        first = next(iter(self.nvme.paths or ()), self.nvme.path)
+        if given["embedded_dir"] is None and first and self.backend == "nvme":
+            given["embedded_dir"] = f"{first.rstrip('/')}/{EMBEDDED_DIR}"
+        return RegistryOptions(**given)
 
     def access_log(self) -> AccessLog | None:
         """A new access log, or None where none is configured. Raises ConfigError where its

@@ -39,7 +39,7 @@ class KvManagerSection(Section):
     embedded_dir: str | None = Field(
         default=None,
         min_length=1,
-        description="Directory of the embedded server's socket and files",
+        description="Directory of the embedded server; None: .registry in the first path",
     )
     timeout_ms: Positive = Field(
         default=_REGISTRY.timeout_ms, description="Deadline of one call to the registry"

@@ -78,14 +78,25 @@ def test_memory_needs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "Memory backend connected" in out
 
 
+@pytest.mark.parametrize("directory", [None, "registry"])
 def test_an_embedded_registry_is_started_and_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    directory: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    manager = {"enabled": True, "endpoint": "embedded", "embedded_dir": str(tmp_path / "registry")}
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    manager: dict[str, Any] = {"enabled": True, "endpoint": "embedded"}
+    if directory:
+        manager["embedded_dir"] = str(tmp_path / directory)
     file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), global_kvmanager=manager)
     code, out, err = checked(capsys, file)
     assert code == 0, err
     assert "KVManager connected: embedded" in out
+    expected = tmp_path / directory if directory else tmp_path / "kv" / ".registry"
+    assert (expected / "valkey.log").exists()
+    assert not any((tmp_path / "elsewhere").iterdir())
 
 
 @pytest.mark.parametrize("where", ["a file", "absent/kv"])

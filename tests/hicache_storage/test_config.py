@@ -605,7 +605,8 @@ def test_every_option_reaches_its_destination(
 def test_defaults_are_those_of_the_options_they_become() -> None:
     config = load({"nvme": {"path": "/kv"}})
     assert config.store_options() == StoreOptions()
-    assert config.registry_options() == RegistryOptions()
+    assert config.registry_options() == RegistryOptions(embedded_dir="/kv/.registry")
+    assert load({"storage_backend": "memory"}).registry_options() == RegistryOptions()
 
 
 def test_every_option_of_the_nvme_backend_has_a_key_and_its_default() -> None:
