@@ -62,7 +62,7 @@ def _embedded(
     entries: EntrySource | None,
     options: RegistryOptions,
 ) -> RedisRegistry:
-    directory = unquote(urlsplit(endpoint).path) or options.embedded_dir
+    directory = unquote(endpoint.partition(":")[2]) or options.embedded_dir
     if not directory:
         raise ConfigError(
             "endpoint embedded needs a directory: set embedded_dir, or write embedded:/directory"
