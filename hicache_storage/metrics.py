@@ -29,7 +29,7 @@ _BASE = ("backend", "tenant", "tier")
 _OPS = ("exists", "get", "set", "prefetch")
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 TIER = "L3"
-SILENT_ZERO_AFTER = 1000
+SILENT_ZERO_AFTER = 20_000
 """Pages looked up without a single hit, though pages are stored, before a warning."""
 
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {

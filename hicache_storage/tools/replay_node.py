@@ -7,7 +7,6 @@ in the own index. "end": the report. Pages never pass through these pipes.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
@@ -25,8 +24,8 @@ from hicache_storage.tools.content import PageContent, page_key, page_memory
 from hicache_storage.tools.line_process import reply
 from hicache_storage.tools.replay_front import Front
 from hicache_storage.tools.replay_plan import NodeOrders, NodeReport, replay_namespace
-from hicache_storage.tools.traces import read_chains
 from hicache_storage.tools.tool_store import open_tool_store
+from hicache_storage.tools.traces import read_chains
 from kvmanager.options import RegistryOptions
 
 SLICE_BYTES = 256 << 20
@@ -169,7 +168,7 @@ def serve() -> None:
             if command == "resident":
                 reply(json.dumps(node.resident()))
             elif command == "end":
-                reply(json.dumps(dataclasses.asdict(node.report)))
+                reply(json.dumps(node.report.to_json()))
                 return
             else:
                 numbers = [int(n) for n in command.split()]

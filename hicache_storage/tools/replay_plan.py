@@ -117,6 +117,9 @@ class NodeReport:
             setattr(total, name, sum((getattr(r, name) for r in reports), start))
         return total
 
+    def to_json(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> NodeReport:
         return cls(**{**raw, "misses": Counter(raw["misses"])})
