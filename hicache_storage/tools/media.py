@@ -165,7 +165,7 @@ def _records(path: str, number: int) -> tuple[int, int, int, int]:
 
 def _owner(path: str) -> dict[str, Any]:
     try:
-        raw = msgpack.unpackb(Path(path, "owner").read_bytes())
+        raw = msgpack.unpackb(Path(path, "owner").read_bytes(), strict_map_key=False)
     except (OSError, ValueError, msgpack.UnpackException):
         return {}
     return raw if isinstance(raw, dict) else {}
