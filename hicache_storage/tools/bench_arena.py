@@ -15,7 +15,7 @@ from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions, open_nvme
 from hicache_backends.outcomes import Outcome
 from hicache_backends.pages import Pages
-from hicache_backends.segment.format import ALIGNMENT
+from hicache_backends.segment.segment import stored_bytes
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.content import PageContent, page_key, page_memory
 
@@ -45,11 +45,11 @@ class Arena:
     def __init__(
         self, directory: Path, page_bytes: int, pages: int, *, io_mode: str = "auto"
     ) -> None:
-        slot_bytes = -(-page_bytes // ALIGNMENT) * ALIGNMENT
+        room_bytes = stored_bytes(pages, page_bytes)
         options = NvmeOptions(
             paths=(str(directory),),
-            capacity_bytes=pages * slot_bytes,
-            segment_bytes=pages * slot_bytes,
+            capacity_bytes=room_bytes,
+            segment_bytes=room_bytes,
             io_mode=io_mode,
         )
         directory.mkdir(parents=True, exist_ok=True)

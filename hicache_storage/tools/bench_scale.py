@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from hicache_backends.nvme import NvmeOptions, open_nvme
+from hicache_backends.segment.segment import stored_bytes
 from hicache_storage.options import StoreOptions
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.bench_arena import TIMEOUT_MS, all_ok, bench_namespace, pieces_of
@@ -36,8 +37,8 @@ class ScaleStore:
     def __init__(self, directory: Path, pages: int) -> None:
         self.pages = pages
         namespace = bench_namespace(PAGE_BYTES)
-        room = pages + ROUNDS * BATCH_PAGES
-        options = NvmeOptions(paths=(str(directory),), capacity_bytes=room * PAGE_BYTES)
+        room_bytes = stored_bytes(pages + ROUNDS * BATCH_PAGES, PAGE_BYTES)
+        options = NvmeOptions(paths=(str(directory),), capacity_bytes=room_bytes)
         directory.mkdir(parents=True, exist_ok=True)
         self.store = PageStore(
             open_nvme(namespace, options),

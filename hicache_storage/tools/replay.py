@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hicache_backends.segment.format import ALIGNMENT
+from hicache_backends.segment.segment import stored_bytes
 from hicache_storage.tools.line_process import LineProcess
 from hicache_storage.tools.replay_corrupt import asked_again, flip_bits
 from hicache_storage.tools.replay_plan import (
@@ -101,7 +101,6 @@ def _orders(
 ) -> Iterator[NodeOrders]:
     """What each process is told. Without a capacity there is room for every block twice."""
     pages = pages_of(plan.capacity, unique, "capacity") if plan.capacity else 2 * unique + 4096
-    slot_bytes = -(-plan.block_bytes // ALIGNMENT) * ALIGNMENT
     registry_dir = directory / ".registry"
     registry_dir.mkdir(exist_ok=True)
     for node in range(plan.nodes):
@@ -111,7 +110,7 @@ def _orders(
             nodes=plan.nodes,
             block_bytes=plan.block_bytes,
             directory=str(directory),
-            capacity_bytes=pages * slot_bytes,
+            capacity_bytes=stored_bytes(pages, plan.block_bytes),
             front_blocks=front_blocks,
             registry=plan.registry or ("embedded" if plan.nodes > 1 else None),
             registry_dir=str(registry_dir),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +86,8 @@ class Node:
             end = min(found, start + self._slice)
             read += self._read(blocks[start:end], keys[start:end])
         if found < len(keys):
-            self._count_miss(self._store.explain(keys[found : found + 1]))
+            first = slice(found, found + 1)
+            self._count_misses(blocks[first], self._store.explain(keys[first]))
         return read
 
     def _read(self, blocks: Sequence[int], keys: list[str]) -> list[bool]:
@@ -98,7 +99,7 @@ class Node:
         wrong = self._content.wrong(blocks, self._memory[: len(keys)]) & hit
         self.report.wrong_pages += int(wrong.sum())
         self.report.remote_hits += int((hit & ~np.array(own)).sum())
-        self._count_miss(outcomes)
+        self._count_misses(blocks, outcomes)
         read: list[bool] = (hit & ~wrong).tolist()
         return read
 
@@ -119,11 +120,12 @@ class Node:
             self.report.pages_written += kept - existed
             self.report.set_failures += len(outcomes) - kept
 
-    def _count_miss(self, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
+    def _count_misses(self, blocks: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+        for block, outcome in zip(blocks, outcomes, strict=True):
             if not outcome.ok and outcome.reason:
                 self.report.misses[outcome.reason.value] += 1
-                self.report.checksum_misses += outcome.reason is Reason.CHECKSUM
+                if outcome.reason is Reason.CHECKSUM:
+                    self.report.damaged.add(block)
 
 
 def _keys(blocks: Sequence[int]) -> list[str]:

@@ -91,7 +91,10 @@ class NodeOrders:
 
 @dataclass(slots=True)
 class NodeReport:
-    """What one process counted, and its seconds inside the store's calls."""
+    """What one process counted, and its seconds inside the store's calls.
+
+    `damaged`: the blocks whose page a checksum rejected; `misses` counts every such rejection.
+    """
 
     requests: int = 0
     block_refs: int = 0
@@ -99,7 +102,6 @@ class NodeReport:
     front_hits: int = 0
     remote_hits: int = 0
     wrong_pages: int = 0
-    checksum_misses: int = 0
     pages_written: int = 0
     pages_existed: int = 0
     set_failures: int = 0
@@ -107,22 +109,27 @@ class NodeReport:
     get_seconds: float = 0.0
     set_seconds: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
+    damaged: set[int] = field(default_factory=set)
 
     @classmethod
     def sum(cls, reports: Sequence[NodeReport]) -> NodeReport:
         """All of them together."""
         total = cls()
-        for name in (f.name for f in dataclasses.fields(cls)):
-            start = Counter[str]() if name == "misses" else 0
-            setattr(total, name, sum((getattr(r, name) for r in reports), start))
+        for report in reports:
+            for name in (f.name for f in dataclasses.fields(cls)):
+                value, more = getattr(total, name), getattr(report, name)
+                setattr(total, name, value | more if name == "damaged" else value + more)
         return total
 
     def to_json(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """What JSON can hold; asdict would break a Counter."""
+        raw = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**raw, "damaged": sorted(self.damaged)}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> NodeReport:
-        return cls(**{**raw, "misses": Counter(raw["misses"])})
+        more = {"misses": Counter(raw["misses"]), "damaged": set(raw["damaged"])}
+        return cls(**{**raw, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,7 @@ class ReplayResult:
             "remote_hits": t.remote_hits,
             "wrong_pages": t.wrong_pages,
             "stranded_pages": self.stranded_pages,
-            "checksum_misses": t.checksum_misses,
+            "checksum_misses": len(t.damaged),
             "seconds": round(self.seconds, 3),
             "misses": dict(sorted(t.misses.items())),
             "resident_pages": self.resident_pages,

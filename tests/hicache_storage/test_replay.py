@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache_backends.errors import ConfigError, StorageError
+from hicache_storage.cli.app import build
+from hicache_storage.tools.line_process import LineProcess
+from hicache_storage.tools.replay import replay
+from hicache_storage.tools.replay_corrupt import asked_again
+from hicache_storage.tools.replay_front import Front
+from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult, pages_of
+
+Chains = list[list[int]]
+USERS, TURNS = 9, 8
+
+
+def conversations() -> Chains:
+    """A system prompt of 6 blocks, then 5 new blocks a turn."""
+    history = {user: list(range(6)) for user in range(USERS)}
+    chains, fresh = [], 6
+    for _ in range(TURNS):
+        for user in range(USERS):
+            history[user] += range(fresh, fresh + 5)
+            fresh += 5
+            chains.append(list(history[user]))
+    return chains
+
+
+def unbounded_hits(chains: Chains) -> int:
+    """Prefix block hits if nothing is ever lost."""
+    seen: set[int] = set()
+    hits = 0
+    for chain in chains:
+        hits += next((n for n, block in enumerate(chain) if block not in seen), len(chain))
+        seen.update(chain)
+    return hits
+
+
+def lru_hits(chains: Chains, capacity: int) -> int:
+    """Prefix block hits of an exact LRU that touches a chain from its end."""
+    lru, hits = Front(capacity), 0
+    for chain in chains:
+        hits += lru.prefix(chain)
+        lru.touch(chain)
+    return hits
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trace") / "conversations.jsonl"
+    lines = [json.dumps({"timestamp": 0, "hash_ids": chain}) for chain in conversations()]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def shared(trace: Path) -> ReplayResult:
+    """Two processes, one after the other, nothing evicted."""
+    return replay(ReplayPlan(trace, nodes=2))
+
+
+def test_two_processes_find_exactly_the_prefixes_that_exist(shared: ReplayResult) -> None:
+    chains = conversations()
+    assert shared.total.requests == len(chains)
+    assert shared.total.block_refs == sum(map(len, chains))
+    assert shared.unique_blocks == len({block for chain in chains for block in chain})
+    assert shared.total.prefix_hits == unbounded_hits(chains)
+    assert shared.total.wrong_pages == 0
+
+
+def test_pages_of_the_other_process_are_found_and_none_is_written_twice(
+    shared: ReplayResult,
+) -> None:
+    assert all(node.remote_hits > 0 for node in shared.nodes)
+    assert shared.total.remote_hits < shared.total.prefix_hits
+    assert shared.total.pages_written == shared.resident_pages == shared.unique_blocks
+    assert shared.total.set_failures == 0
+    assert shared.stranded_pages == 0
+
+
+def test_one_process_alone_finds_the_same_and_nothing_remote(trace: Path) -> None:
+    result = replay(ReplayPlan(trace))
+    assert result.total.prefix_hits == unbounded_hits(conversations())
+    assert result.total.remote_hits == 0
+
+
+def test_a_small_capacity_hits_about_as_often_as_an_exact_lru(trace: Path) -> None:
+    chains = conversations()
+    result = replay(ReplayPlan(trace, capacity="128"))
+    exact = lru_hits(chains, 128)
+    assert exact < unbounded_hits(chains), "the capacity has to hurt"
+    assert abs(result.total.prefix_hits - exact) / result.total.block_refs < 0.05
+    assert result.resident_pages <= 128
+    assert result.stranded_pages == 0
+    assert result.total.misses["evicted"] > 0
+
+
+def test_a_front_keeps_hits_from_the_store_and_strands_nothing(trace: Path) -> None:
+    chains = conversations()
+    result = replay(ReplayPlan(trace, capacity="128", front="40"))
+    assert result.total.front_hits == lru_hits(chains, 40)
+    assert result.total.prefix_hits >= result.total.front_hits
+    assert result.total.wrong_pages == 0
+    assert result.stranded_pages == 0
+
+
+def test_processes_at_their_own_pace_never_read_a_wrong_page(trace: Path) -> None:
+    seen: list[int] = []
+    result = replay(ReplayPlan(trace, nodes=3, concurrent=True), seen.append)
+    assert sum(seen) == result.total.requests == USERS * TURNS
+    assert result.total.wrong_pages == 0
+    assert result.total.prefix_hits > 0
+    assert result.stranded_pages == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_flipped_bit_is_noticed_and_nothing_wrong_is_served(trace: Path, nodes: int) -> None:
+    result = replay(ReplayPlan(trace, nodes=nodes, corrupt=20))
+    assert result.corrupted_pages == 20
+    assert result.to_json()["checksum_misses"] == 20
+    assert result.total.wrong_pages == 0
+    assert result.resident_pages == result.unique_blocks, "bad pages are written again"
+
+
+def test_pages_outlive_the_processes_in_a_directory_that_is_kept(
+    trace: Path, tmp_path: Path
+) -> None:
+    replay(ReplayPlan(trace, directory=tmp_path / "kept"))
+    again = replay(ReplayPlan(trace, directory=tmp_path / "kept"))
+    assert again.total.prefix_hits == again.total.block_refs
+    assert again.total.pages_written == 0
+
+
+def test_the_temporary_directory_is_gone_afterwards(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    replay(ReplayPlan(trace))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_blocks_to_damage_are_those_that_the_store_is_asked_for_again() -> None:
+    chains = [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5]]
+    assert list(asked_again(chains, 2, 1, 0)) == [1, 2, 3, 5]
+    assert list(asked_again(chains, 2, 1, 2)) == [3, 5], "the front holds 1 and 2"
+
+
+def test_amounts_are_pages_or_percentages() -> None:
+    assert pages_of("250", 1000, "capacity") == 250
+    assert pages_of("2.5%", 1000, "capacity") == 25
+    assert pages_of("0.01%", 1000, "capacity") == 1
+    for bad in ("", "%", "ten", "0", "-5", "0%", "1e400%", "nan%"):
+        with pytest.raises(ConfigError, match="capacity"):
+            pages_of(bad, 1000, "capacity")
+
+
+def test_a_process_that_dies_ends_the_replay_with_its_status(tmp_path: Path) -> None:
+    bad = tmp_path / "file"
+    bad.write_text("no directory")
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"hash_ids": [1]}')
+    with LineProcess.of_module("a child", "hicache_storage.tools.replay_node") as child:
+        child.send('{"trace": "' + str(trace) + '"}')
+        with pytest.raises(StorageError, match="a child ended with status"):
+            child.answer()
+
+
+def test_the_command_prints_the_published_keys(trace: Path) -> None:
+    done = CliRunner().invoke(build(), ["replay", str(trace), "--block-bytes", "8KiB", "--json"])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    published = (
+        "requests block_refs unique_blocks prefix_hits front_hits remote_hits wrong_pages "
+        "stranded_pages checksum_misses seconds misses"
+    )
+    assert set(published.split()) <= set(figures)
+    assert figures["prefix_hits"] == unbounded_hits(conversations())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Every test's child processes end with it."""
+    yield
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names = [Path(f"/proc/{child}/cmdline").read_text() for child in children]
+    assert not [name for name in names if "replay_node" in name]
