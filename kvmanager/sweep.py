@@ -73,7 +73,7 @@ class Sweep:
         for medium in media:
             yield from self._claims(b"c%b%d.%b" % (self._tag, epoch, medium))
         yield from self._stores()
-        for family, buckets in state[b"buckets"].items():
+        for family, buckets in state[b"buckets"]:
             yield from self._unlink(family, buckets)
         for medium in dropping:
             yield Call.of("sweep_dropped", (names,), (medium,))

@@ -150,14 +150,14 @@ class Wire:
     def beat(self, obeyed_epoch: int, ttl_ms: int, begin: int | None = None) -> Call:
         """`begin`: the sequence to begin anew from, if the store is about to announce its pages."""
         me = self._member
-        process = msgpack.packb([me.host, me.server, me.rank, me.store, self.medium])
+        process = _packed([me.host, me.server, me.rank, me.store, self.medium])
         args = (
             self._fingerprint,
             self._encoding,
             b"%d" % keys.SCHEMA,
             b"%d" % obeyed_epoch,
             self.medium,
-            msgpack.packb([me.medium, me.shared]),
+            _packed([me.medium, me.shared]),
             me.store,
             me.process,
             process,
@@ -251,6 +251,12 @@ def read_beat(reply: Reply) -> Beat:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RegistryRefused(f"a heartbeat's reply is malformed: {error}") from error
+
+
+def _packed(record: list[object]) -> bytes:
+    """As the scripts' msgpack reads it: theirs knows no binary type."""
+    packed: bytes = msgpack.packb(record, use_bin_type=False)
+    return packed
 
 
 def _joined(digests: Sequence[bytes]) -> bytes:

@@ -3,7 +3,7 @@
 -- KEYS: n{tag}
 -- ARGV: how long a private, a shared medium outlives its last process (ms)
 -- Returns msgpack, a map: epoch, purged (epochs below hold no page), media, dropping (8 bytes each),
---         buckets (a map by <epoch>.<medium>, for what is to be unlinked); empty if the namespace is
+--         buckets (<epoch>.<medium> and how many, of what is to be unlinked); empty if the namespace is
 --         unknown.
 local names = KEYS[1]
 local known = redis.call('HMGET', names, 'epoch', 'purged', 'media', 'dropping')
@@ -32,7 +32,7 @@ for old = purged, epoch do
   local ids = old < epoch and listed .. dropping or dropping
   for m = 1, #ids, 8 do
     local here = string.format('%.0f', old) .. '.' .. string.sub(ids, m, m + 7)
-    buckets[here] = tonumber(redis.call('HGET', names, 'f:' .. here) or '256') or 256
+    buckets[#buckets + 1] = {here, tonumber(redis.call('HGET', names, 'f:' .. here) or '256') or 256}
   end
 end
 return cmsgpack.pack({

@@ -60,7 +60,11 @@ class Store:
             url, namespace, self.member, entries=self._entries, options=options
         )
         if start:
-            self.registry.start(self._obey)
+            self.start()
+
+    def start(self) -> None:
+        """Begin the heartbeats."""
+        self.registry.start(self._obey)
 
     def entry(self, digest: bytes, parent: bytes = ROOT) -> PageEntry:
         """A page in a fresh slot, not yet held."""
