@@ -15,7 +15,7 @@ from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.table import backend_names, build_options
 from hicache_storage import access_log
-from hicache_storage.config import Config, load_config
+from hicache_storage.config import Config, load_config, loading
 from hicache_storage.config import model as model_module
 from hicache_storage.config.backend_sections import BACKENDS
 from hicache_storage.config.describe import json_schema, reference_table, settings
@@ -633,6 +633,24 @@ def test_the_access_log_has_a_key_for_each_option_and_its_default(tmp_path: Path
 def test_a_backend_that_is_not_there_yet_says_so() -> None:
     with pytest.raises(ConfigError, match="'3fs' is not in this version; there are memory, nvme"):
         load(FLAT).storage_options()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_backend_of_another_distribution_takes_its_own_keys(
+    nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (loading, model_module):
+        monkeypatch.setattr(module, "backend_names", lambda: ["acme", "memory", "nvme"])
+    section = {"shelf": 7, "timeout_ms": 3, "page_size": 64}
+    tree = {"storage_backend": "acme", "acme": section}
+    config = load({"storage": {"backend": "acme", "acme": section}} if nested else tree)
+    assert config.storage_options() == {"shelf": 7}
+    assert config.store_options().timeout_ms == 3
+    assert {s.key for s in settings(config)} >= {"acme.shelf", "acme.timeout_ms"}
+    assert "acme.timeout_ms: should be a valid number" in refused(
+        {"storage_backend": "acme", "acme": {"timeout_ms": "3"}}
+    )
+    assert "unknown key 'acme'" in refused({"storage_backend": "nvme", "acme": {}})
 
 
 def test_a_missing_path_says_where_to_put_it() -> None:
