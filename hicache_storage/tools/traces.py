@@ -1,6 +1,7 @@
 """Request traces: one JSON object a line, as published with the Mooncake paper.
 
 `hash_ids` names the prompt's blocks in order; equal ids mean equal blocks with equal prefixes.
+An access log of real traffic is read as the same requests.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hicache_backends.errors import ConfigError
+from hicache_storage.access_log import SUFFIX, read_access_log
 
 MAX_BLOCK_ID = (1 << 63) - 1
 
@@ -27,10 +29,13 @@ class Request:
 
 
 def read_requests(path: Path) -> Iterator[Request]:
-    """The requests of a trace, one at a time. Blank lines are passed over.
+    """The requests of a trace, or of an access log, one at a time. Blank lines are passed over.
 
     Raises ConfigError with the line's number for anything that is not a request.
     """
+    if path.suffix == SUFFIX or path.is_dir():
+        yield from _recorded(path)
+        return
     try:
         file = path.open("rb")
     except OSError as error:
@@ -61,6 +66,18 @@ def predecessors(chains: list[tuple[int, ...]]) -> dict[int, int | None]:
             before.setdefault(block, last)
             last = block
     return before
+
+
+def _recorded(log: Path) -> Iterator[Request]:
+    """A request for each `exists` call of an access log, which an engine makes once a prompt.
+    Block ids are numbers in the order of first appearance."""
+    ids: dict[str, int] = {}
+    first_us: int | None = None
+    for access in read_access_log(log):
+        if access.op == "exists":
+            first_us = access.time_us if first_us is None else first_us
+            blocks = tuple(ids.setdefault(key, len(ids)) for key in dict.fromkeys(access.keys))
+            yield Request((access.time_us - first_us) / 1000, 0, 0, blocks)
 
 
 def _request(raw: Any) -> Request:

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from hicache_backends.errors import ConfigError, MissingExtra
+from hicache_backends.identity import Namespace
+from hicache_backends.memory import MemoryStorage
 from hicache_storage import access_log
 from hicache_storage.access_log import Access, AccessLog, read_access_log, read_access_log_async
+from hicache_storage.page_store import PageStore
+from hicache_storage.tools.traces import read_chains, read_requests
+
+NAMESPACE = Namespace("m", "r", "bf16", "page_first", 1, 64)
 
 
 def said(accesses: list[Access]) -> list[tuple[str, tuple[str, ...], int]]:
@@ -140,3 +146,20 @@ def test_without_pyarrow_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"hicache-storage\[tools\]"):
         AccessLog(tmp_path)
+
+
+def test_a_log_is_replayed_as_a_trace(tmp_path: Path) -> None:
+    with PageStore(
+        MemoryStorage(NAMESPACE), NAMESPACE, access_log=AccessLog(tmp_path / "log")
+    ) as store:
+        for prompt in (["a", "b"], ["a", "b", "c"], ["d"]):
+            found = store.exists(prompt)
+            rest = prompt[found:]
+            store.set(rest, [b"x" * NAMESPACE.page_bytes] * len(rest), parent=None)
+    assert read_chains(tmp_path / "log") == [(0, 1), (0, 1, 2), (3,)]
+    (file,) = (tmp_path / "log").glob("*.arrows")
+    times = [request.timestamp_ms for request in read_requests(file)]
+    assert times[0] == 0
+    assert times == sorted(times)
+    hits = [a.hits for a in read_access_log(file) if a.op == "exists"]
+    assert hits == [0, 2, 0]
