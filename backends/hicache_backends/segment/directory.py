@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hicache_backends.deadline import Deadline
@@ -20,18 +20,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StoreDirectory:
-    """A store that this process has open: its lock, and how often it was opened."""
+    """A store that this process has open: its lock, and what its `owner` file says."""
 
     path: str
-    uuid: bytes
     lock: OwnerFile
-    boots: int
+    boots: int = 0
+    slots: dict[int, int] = field(default_factory=dict)
 
-    def sign(self, boots: int, *, clean: bool) -> None:
-        """Say in `owner` who has the store open. Raises OSError."""
-        self.boots = boots
+    @property
+    def uuid(self) -> bytes:
+        return bytes.fromhex(Path(self.path).name)
+
+    def sign(self, *, clean: bool = False) -> None:
+        """Write the `owner` file. Raises OSError."""
         status = Path(self.path).stat()
-        self.lock.write(Owner(self.uuid, status.st_dev, status.st_ino, boots, clean))
+        owner = Owner(self.uuid, status.st_dev, status.st_ino, self.boots, clean, self.slots)
+        self.lock.write(owner)
 
 
 def open_store(medium: Medium, namespace: Namespace, deadline: Deadline) -> StoreDirectory:
@@ -44,10 +48,22 @@ def open_store(medium: Medium, namespace: Namespace, deadline: Deadline) -> Stor
         _identify(medium.root, namespace)
         free = _unlocked_stores(medium.root, name)
         free.sort(key=lambda store: len(segment_files(store.path)))
-        chosen = free.pop() if free else _new_store(medium.root, name)
+        chosen = free.pop() if free else _new_store(f"{medium.root}/{name}/{uuid.uuid4().hex}")
         for store in free:
             store.lock.close()
         return chosen
+
+
+def open_again(
+    medium: Medium, namespace: Namespace, lost: StoreDirectory, deadline: Deadline
+) -> StoreDirectory:
+    """An empty store in the place of one that was deleted from outside. Raises OSError."""
+    with medium.locked(deadline):
+        _identify(medium.root, namespace)
+        fresh = _new_store(lost.path)
+        fresh.boots = lost.boots
+        fresh.sign()
+        return fresh
 
 
 def unlocked_stores(medium: Medium, namespace: Namespace, deadline: Deadline) -> list[str]:
@@ -89,24 +105,20 @@ def _unlocked_stores(root: str, name: str) -> list[StoreDirectory]:
 
 def _identified(path: str, lock: OwnerFile) -> StoreDirectory:
     """The store at `path`; a copy of another store gets a uuid of its own."""
+    store = StoreDirectory(path, lock)
     owner = lock.read()
-    status = Path(path).stat()
-    here = Owner(bytes.fromhex(Path(path).name), status.st_dev, status.st_ino, 0, False)
     if owner is None:
-        return StoreDirectory(path, here.store, lock, 0)
-    if replace(owner, boots=0, clean=False) == here:
-        return StoreDirectory(path, here.store, lock, owner.boots)
-    fresh = uuid.uuid4()
-    moved = Path(path).with_name(fresh.hex)
-    _log.warning("%s is a copy of another store: it becomes %s", path, moved.name)
-    Path(path).rename(moved)
-    store = StoreDirectory(str(moved), fresh.bytes, lock, owner.boots)
-    store.sign(owner.boots, clean=owner.clean)
+        return store
+    store.boots, store.slots = owner.boots, owner.slots
+    status = Path(path).stat()
+    if (owner.store, owner.device, owner.inode) != (store.uuid, status.st_dev, status.st_ino):
+        store.path = str(Path(path).with_name(uuid.uuid4().hex))
+        _log.warning("%s is a copy of another store: it becomes %s", path, store.path)
+        Path(path).rename(store.path)
+        store.sign(clean=owner.clean)
     return store
 
 
-def _new_store(root: str, name: str) -> StoreDirectory:
-    fresh = uuid.uuid4()
-    path = f"{root}/{name}/{fresh.hex}"
+def _new_store(path: str) -> StoreDirectory:
     Path(path).mkdir()
-    return StoreDirectory(path, fresh.bytes, OwnerFile.create(path), 0)
+    return StoreDirectory(path, OwnerFile.create(path))

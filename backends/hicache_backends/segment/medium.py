@@ -117,6 +117,11 @@ class Medium:
         with self.locked(deadline) as ledger:
             ledger.used_bytes = max(0, ledger.used_bytes - count)
 
+    def recount(self, deadline: Deadline) -> None:
+        """Believe the files, not the ledger: some went, or came back. Raises OSError."""
+        with self.locked(deadline) as ledger:
+            ledger.used_bytes = segment_file_bytes(self.root)
+
     def figures(self) -> tuple[int, int]:
         """Capacity and used bytes of the root, without its lock. Raises OSError."""
         body = _unpacked(Path(self.root, ".medium").read_bytes())

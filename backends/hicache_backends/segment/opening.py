@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from hicache_backends.segment.segment import (
     Segment,
     delete_segment,
     read_segment,
+    restore_segment,
     segment_files,
 )
 from hicache_backends.segment.state import StoreState
@@ -47,6 +49,14 @@ class SegmentOptions:
     create: bool = True
 
 
+class _Found(NamedTuple):
+    """A segment, its slots that hold pages, and their records."""
+
+    segment: Segment
+    slots: NDArray[np.int32]
+    records: NDArray[np.void]
+
+
 def open_state(
     namespace: Namespace, engine: Engine, options: SegmentOptions
 ) -> tuple[StoreState, ForeignIndex]:
@@ -57,8 +67,8 @@ def open_state(
     deadline = Deadline.after_ms(_OPEN_MS)
     state = StoreState(namespace, engine, options.direct)
     try:
-        _open_roots(state, options, deadline)
-        _load_own(state)
+        found = _open_roots(state, options, deadline)
+        _load_own(state, found)
         return state, _load_foreign(state, deadline)
     except BaseException:
         for volume in state.volumes:
@@ -66,34 +76,67 @@ def open_state(
         raise
 
 
-def _open_roots(state: StoreState, options: SegmentOptions, deadline: Deadline) -> None:
+def _open_roots(state: StoreState, options: SegmentOptions, deadline: Deadline) -> list[_Found]:
+    """Open each root that can be used, and read what lies in this process's store there."""
     problems: list[StorageUnavailable] = []
+    found: list[_Found] = []
     for root in options.roots:
         try:
-            medium = Medium.open(root, options.limits, create=options.create, deadline=deadline)
-            volume = Volume(len(state.volumes), medium, state.namespace, deadline)
+            found += _open_root(state, root, options, deadline)
         except OSError as error:
             problems.append(StorageUnavailable(f"{root} cannot be used: {error}"))
         except StorageUnavailable as error:
             problems.append(error)
-        else:
-            state.volumes.append(volume)
     if not state.volumes:
         raise problems[0]
     for problem in problems:
         _log.error("going on without a root: %s", problem)
-        state.counts["lost_roots"] += 1
+    state.counts["lost_roots"] = len(problems)
+    return found
 
 
-def _load_own(state: StoreState) -> None:
-    """Fill the index and the free slots, and begin a boot later than any record's."""
+def _open_root(
+    state: StoreState, root: str, options: SegmentOptions, deadline: Deadline
+) -> list[_Found]:
+    medium = Medium.open(root, options.limits, create=options.create, deadline=deadline)
+    volume = Volume(len(state.volumes), medium, state.namespace, deadline)
+    try:
+        if _restore(volume, state.page_bytes):
+            medium.recount(deadline)
+        found = list(_segments(state, volume, volume.store.path))
+        volume.store.slots = {each.segment.number: each.segment.slots for each in found}
+        newest = (int(each.records["generation"].max(initial=0)) for each in found)
+        volume.store.boots = 1 + max([volume.store.boots, *(n >> _BOOT_SHIFT for n in newest)])
+        volume.store.sign()
+    except BaseException:
+        volume.close(clean=False)
+        raise
+    state.volumes.append(volume)
+    return found
+
+
+def _restore(volume: Volume, page_bytes: int) -> bool:
+    """Make the own segments whole again, and delete what was half made or half deleted; whether
+    there was any such."""
+    path, changed = volume.store.path, False
+    for number in {number for number, _ in segment_files(path)}:
+        slots = volume.store.slots.get(number, 0)
+        try:
+            changed |= bool(slots) and restore_segment(path, number, slots, page_bytes)
+        except FileNotFoundError:
+            delete_segment(path, number)
+            changed = True
+    return changed
+
+
+def _load_own(state: StoreState, found: list[_Found]) -> None:
+    """Fill the index and the free slots."""
     slots, records = [np.empty(0, np.int32)], [np.empty(0, RECORD)]
-    for volume in state.volumes:
-        for segment, used, found in _segments(state, volume, volume.store.path):
-            first = state.add_segment(segment)
-            state.dirty[first:] = b"\1" * segment.slots  # torn records are not known by slot
-            slots.append(used + first)
-            records.append(found)
+    for each in found:
+        first = state.add_segment(each.segment)
+        state.dirty[first:] = b"\1" * each.segment.slots  # torn records are not known by slot
+        slots.append(each.slots + first)
+        records.append(each.records)
     free = np.ones(state.table.slots, dtype=np.bool_)
     free[state.index.load(np.concatenate(slots), np.concatenate(records))] = False
     first = 0
@@ -101,10 +144,7 @@ def _load_own(state: StoreState) -> None:
         unused = np.flatnonzero(free[first : first + segment.slots])[::-1] + first
         state.volumes[segment.volume].free.frombytes(unused.astype(np.int32).tobytes())
         first += segment.slots
-    newest = max(int(found["generation"].max(initial=0)) for found in records)
-    boots = 1 + max(newest >> _BOOT_SHIFT, *(v.store.boots for v in state.volumes))
-    for volume in state.volumes:
-        volume.sign(boots)
+    boots = max(volume.store.boots for volume in state.volumes)
     state.generation = boots << _BOOT_SHIFT
 
 
@@ -113,23 +153,25 @@ def _load_foreign(state: StoreState, deadline: Deadline) -> ForeignIndex:
     time have taken theirs over by now."""
     foreign = ForeignIndex()
     for volume in state.volumes:
-        for path in unlocked_stores(volume.medium, state.namespace, deadline):
-            for segment, slots, records in _segments(state, volume, path, own=False):
-                foreign.add(segment, slots, records)
+        try:
+            for path in unlocked_stores(volume.medium, state.namespace, deadline):
+                for found in _segments(state, volume, path, own=False):
+                    foreign.add(found.segment, found.slots, found.records)
+        except OSError as error:
+            _log.warning("%s: stores of others are left out: %s", volume.medium.root, error)
     return foreign
 
 
 def _segments(
     state: StoreState, volume: Volume, path: str, *, own: bool = True
-) -> Iterator[tuple[Segment, NDArray[np.int32], NDArray[np.void]]]:
-    """Each segment of a store, its used slots, and their records. Files may go meanwhile."""
+) -> Iterator[_Found]:
+    """What each segment of a store holds. Files may go meanwhile. Raises OSError."""
     store = bytes.fromhex(Path(path).name)
     for number in sorted({number for number, _ in segment_files(path)}):
         try:
-            slots, used, records = read_segment(path, number, state.page_bytes)
+            count, slots, records = read_segment(path, number, state.page_bytes)
         except FileNotFoundError:
-            slots = 0
-        if slots:
-            yield Segment(volume.number, store, path, number, slots, own), used, records
-        elif own:
-            delete_segment(path, number)  # half made, or half deleted
+            continue
+        if count:
+            segment = Segment(volume.number, store, path, number, count, own)
+            yield _Found(segment, slots, records)

@@ -3,54 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
-_MAX_BYTES = 4096
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who had a store open last. `store`, `device` and `inode` tell a directory from its copy."""
+    """Who had a store open last, and what it is made of.
+
+    `store`, `device` and `inode` tell a directory from its copy. `slots`: of each segment, by
+    number, so that files that were cut can be made whole.
+    """
 
     store: bytes
     device: int
     inode: int
     boots: int
     clean: bool
+    slots: dict[int, int]
 
     def pack(self) -> bytes:
-        packed: bytes = msgpack.packb(
-            {
-                "store": self.store,
-                "device": self.device,
-                "inode": self.inode,
-                "boots": self.boots,
-                "clean": self.clean,
-                "host": socket.gethostname(),
-                "boot_id": _boot_id(),
-                "pid": os.getpid(),
-            }
-        )
+        fields = {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            "host": socket.gethostname(),
+            "boot_id": _boot_id(),
+            "pid": os.getpid(),
+        }
+        packed: bytes = msgpack.packb({**fields, "crc": _crc(fields)})
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> Owner | None:
         """None for anything that `pack` did not write."""
         try:
-            raw: Any = msgpack.unpackb(packed)
-            owner = cls(*(raw[name] for name in ("store", "device", "inode", "boots", "clean")))
-        except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+            raw: dict[str, Any] = msgpack.unpackb(packed, strict_map_key=False)
+            if raw.pop("crc") != _crc(raw):
+                return None
+            return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
+        except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
             return None
-        kinds = (bytes, int, int, int, bool)
-        values = (owner.store, owner.device, owner.inode, owner.boots, owner.clean)
-        return owner if all(map(isinstance, values, kinds)) else None
 
 
 class OwnerFile:
@@ -109,3 +110,7 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def _crc(fields: dict[str, Any]) -> int:
+    return zlib.crc32(msgpack.packb(fields))

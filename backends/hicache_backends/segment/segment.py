@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +19,6 @@ from hicache_backends.native_calls import valid_records
 from hicache_backends.segment.format import ALIGNMENT, RECORD, RECORD_BYTES
 
 _NAME = re.compile(r"seg-([0-9]{6,10})\.(?:data|index)")
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +64,10 @@ class SegmentTable:
         self.slots += segment.slots
         return first
 
+    def first_slot(self, segment: Segment) -> int:
+        """The number of the segment's first slot."""
+        return self._first_slots[self._segments.index(segment)]
+
     def place(self, slot: int) -> tuple[Segment, int]:
         """The segment of a slot, and which of the segment's slots it is."""
         at = bisect_right(self._first_slots, slot) - 1
@@ -104,17 +107,10 @@ def segment_files(directory: str) -> list[tuple[int, os.DirEntry[str]]]:
 def create_segment(directory: str, number: int, slots: int, page_bytes: int) -> None:
     """Both files in their full size, so that a full medium shows here. Raises OSError, with
     nothing left behind."""
-    sizes = {
-        index_path(directory, number): slots * RECORD_BYTES,
-        data_path(directory, number): slots * slot_bytes(page_bytes),
-    }
+    new = os.O_CREAT | os.O_EXCL
     try:
-        for path, size in sizes.items():
-            fd = os.open(path, _CREATE, 0o666)
-            try:
-                os.posix_fallocate(fd, 0, size)
-            finally:
-                os.close(fd)
+        _resize(index_path(directory, number), slots * RECORD_BYTES, new)
+        _resize(data_path(directory, number), slots * slot_bytes(page_bytes), new)
     except OSError:
         delete_segment(directory, number)
         raise
@@ -125,6 +121,21 @@ def delete_segment(directory: str, number: int) -> None:
     for path in (data_path(directory, number), index_path(directory, number)):
         with contextlib.suppress(FileNotFoundError):
             Path(path).unlink()
+
+
+def restore_segment(directory: str, number: int, slots: int, page_bytes: int) -> bool:
+    """Give files that were cut their full size again; whether that was needed. Records whose
+    pages were cut off are wiped. Raises OSError."""
+    data, index = data_path(directory, number), index_path(directory, number)
+    left = Path(data).stat().st_size // slot_bytes(page_bytes)
+    whole = Path(index).stat().st_size >= slots * RECORD_BYTES
+    if left >= slots and whole:
+        return False
+    _resize(index, slots * RECORD_BYTES)
+    if left < slots:
+        _zero(index, range(left, slots))
+        _resize(data, slots * slot_bytes(page_bytes))
+    return True
 
 
 def read_segment(
@@ -144,9 +155,13 @@ def read_segment(
     return count, used.astype(np.int32), records[used]
 
 
-def zero_records(segment: Segment, slots: list[int]) -> None:
+def zero_records(segment: Segment, slots: Sequence[int]) -> None:
     """Wipe the records of these slots, given in order, neighbours in one write. Raises OSError."""
-    fd = os.open(segment.index_path, os.O_WRONLY | os.O_CLOEXEC)
+    _zero(segment.index_path, slots)
+
+
+def _zero(path: str, slots: Sequence[int]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         for _, group in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
             run = [slot for _, slot in group]
@@ -155,11 +170,20 @@ def zero_records(segment: Segment, slots: list[int]) -> None:
         os.close(fd)
 
 
+def _resize(path: str, size: int, flags: int = 0) -> None:
+    """Give a file at least this size, with blocks behind it. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    finally:
+        os.close(fd)
+
+
 def direct_alignment(directory: str) -> int:
     """The alignment in bytes that O_DIRECT takes here, found by writing and reading a file: 512,
     4096, or 0 where it does not work. Raises OSError where nothing can be written at all."""
     path = f"{directory}/.probe-{os.getpid()}-{os.urandom(4).hex()}"
-    os.close(os.open(path, _CREATE, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         return next((n for n in (512, 4096) if _moves_directly(path, n)), 0)
     finally:

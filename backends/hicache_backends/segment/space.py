@@ -34,6 +34,8 @@ class Space:
                 break
             if self._grow(deadline):
                 continue
+            if all(volume.blocked or volume.failed for volume in self._state.volumes):
+                break  # what is evicted now would be lost for nothing
             evicted, kept = self._evict(min(max(missing, 2 * refused), _MAX_VICTIMS))
             refused += kept
             if not evicted and not kept:
@@ -57,6 +59,10 @@ class Space:
 
     def _grow(self, deadline: Deadline) -> bool:
         """A new segment on each root that has room; whether there was one."""
+        for volume in self._state.volumes:
+            if volume.deleted:
+                self._state.forget_volume(volume)
+                volume.revive(deadline)
         grown = [volume.grow(self._segment_bytes, deadline) for volume in self._state.volumes]
         for segment in grown:
             if segment:

@@ -18,6 +18,7 @@ from hicache_backends.segment.volume import Volume
 from hicache_backends.storage import Keeper, PageEntry
 
 _GHOSTS = 65536
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class StoreState:
     I/O, no call to the keeper and no waiting happens under it.
 
     `dirty[slot]`: its record on the medium may be other than zeros. `writing`: digests that a
-    put in flight is storing. `generation`: the next one.
+    put in flight is storing. `dead`: segments whose files are gone, and whose slots are used no
+    more. `generation`: the next one.
     """
 
     namespace: Namespace
@@ -50,6 +52,7 @@ class StoreState:
     writing: set[bytes] = field(default_factory=set)
     ghosts: Ghosts = field(default_factory=lambda: Ghosts(_GHOSTS))
     counts: Counter[str] = field(default_factory=Counter)
+    dead: set[Segment] = field(default_factory=set)
     generation: int = 0
     keeper: Keeper | None = None
 
@@ -108,7 +111,9 @@ class StoreState:
     def free(self, slots: Sequence[int]) -> None:
         """No page is in these slots any more; under the lock."""
         for slot in sorted(slots, reverse=True):
-            self.volume_of(slot).free.append(slot)
+            segment, _ = self.table.place(slot)
+            if segment not in self.dead:
+                self.volumes[segment.volume].free.append(slot)
 
     def discard(self, pages: Sequence[PageName], *, retire: bool = False) -> dict[bytes, OSError]:
         """Forget pages, on the medium too, and tell the keeper. The digests whose records could
@@ -126,6 +131,28 @@ class StoreState:
         if entries and self.keeper:
             self.keeper.gone(entries)
         return {page.digest: failed[page.slot] for page in pages if page.slot in failed}
+
+    def forget_volume(self, volume: Volume) -> None:
+        """Drop every page of a root whose files are gone, some at a time."""
+        segments = [s for s in self.table if s.volume == volume.number and s not in self.dead]
+        with self.lock:
+            self.dead.update(segments)
+            del volume.free[:]
+        for segment in segments:
+            first = self.table.first_slot(segment)
+            for start in range(first, first + segment.slots, _CHUNK):
+                self._drop(range(start, min(start + _CHUNK, first + segment.slots)))
+            self.files.forget(segment.data_path)
+            self.files.forget(segment.index_path)
+
+    def _drop(self, slots: Iterable[int]) -> None:
+        with self.lock:
+            used = [slot for slot in slots if self.index.page(slot)[0]]
+            entries = [self.entry(slot) for slot in used]
+            for slot in used:
+                self.index.remove(slot)
+        if entries and self.keeper:
+            self.keeper.gone(entries)
 
     def _wipe(self, slots: Sequence[int]) -> dict[int, OSError]:
         by_segment: dict[Segment, dict[int, int]] = {}

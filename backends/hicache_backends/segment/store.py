@@ -81,6 +81,8 @@ class SegmentStore(PageStorage):
         if not digests or deadline.passed:
             flight.end()
             return [TIMED_OUT] * len(digests)
+        for volume in self._state.volumes:
+            volume.notice()
         writing = Writing(self._state, digests, parents, deadline, flight)
         try:
             writing.reserve(self._space)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import threading
 import time
 from array import array
+from pathlib import Path
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import Namespace
-from hicache_backends.segment.directory import open_store
+from hicache_backends.segment.directory import open_again, open_store
 from hicache_backends.segment.medium import Medium
 from hicache_backends.segment.segment import (
     Segment,
@@ -27,9 +26,8 @@ _log = logging.getLogger(__name__)
 _FATAL = frozenset(
     (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESHUTDOWN, errno.ENOTCONN, errno.ESTALE)
 )
-_HARMLESS = frozenset(
-    (0, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT)
-)
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_HARMLESS = frozenset((0, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT))
 _FAILURES_IN_A_ROW = 8
 _MIN_PATIENCE_S, _MAX_PATIENCE_S = 1.0, 60.0
 _LOCK_MS = 2000.0
@@ -40,7 +38,9 @@ class Volume:
     """What this process has on one root for one namespace.
 
     `free`: slots that no page is in, guarded by the store's lock, taken from its end.
-    `failed`: why the root is given up, "" while it works. `failures`: failed operations in a row.
+    `failed`: why the root is given up, "" while it works. `failures`: failed operations in a
+    row. `deleted`: the store was deleted from outside. `blocked`: the file system is so full
+    that not even what is allocated can be written.
     """
 
     def __init__(
@@ -52,10 +52,12 @@ class Volume:
         self.direct_alignment = direct_alignment(self.store.path)
         self.free = array("i")
         self.failed = ""
-        self._namespace = namespace.fingerprint.hex()
-        self._page_bytes = namespace.page_bytes
-        self._next_number = 1 + max((n for n, _ in segment_files(self.store.path)), default=0)
         self.failures = 0
+        self.deleted = False
+        self.blocked = False
+        self._namespace = namespace
+        self._device = Path(medium.root).stat().st_dev
+        self._next_number = 1 + max((n for n, _ in segment_files(self.store.path)), default=0)
         self._growing = threading.Lock()
         self._patience_s = _MIN_PATIENCE_S
         self._refused_until_s = 0.0
@@ -68,12 +70,11 @@ class Volume:
         if self.failed or not self._growing.acquire(timeout=deadline.remaining_ms() / 1000):
             return None
         try:
-            if self.failed or time.monotonic() < self._refused_until_s:
+            if self.blocked and self._takes_writes():
+                self.blocked, self._refused_until_s = False, 0.0
+            if self.failed or self.blocked or time.monotonic() < self._refused_until_s:
                 return None
             segment = self._grow(segment_bytes, deadline)
-        except FileNotFoundError:
-            self.fail("the directory is gone")
-            segment = None
         except OSError as error:
             self.note(error.errno or errno.EIO, "no segment can be made")
             segment = None
@@ -88,6 +89,9 @@ class Volume:
 
     def note(self, number: int, what: str = "I/O fails") -> None:
         """How an operation on the root went: its errno, 0 for success."""
+        if number in _FULL:
+            self.blocked = not self._takes_writes()
+            return
         self.failures = 0 if number in _HARMLESS else self.failures + 1
         if number in _FATAL or self.failures >= _FAILURES_IN_A_ROW:
             self.fail(f"{what}: {errno.errorcode.get(number, number)}")
@@ -98,29 +102,28 @@ class Volume:
             self.failed = why
             _log.error("%s is given up: %s", self.medium.root, why)
 
-    def _grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
-        if self.store.lock.vanished:
+    def notice(self) -> None:
+        """Look whether the store was deleted from outside: its open files would go on taking
+        pages that nobody finds again."""
+        if not self.failed and self.store.lock.vanished:
+            self.deleted = True
             self.fail("the store was deleted from outside")
-            return None
-        unit = stored_bytes(1, self._page_bytes)
-        wait = min(deadline.remaining_ms(), _LOCK_MS)
-        until = Deadline.after_ms(max(wait, 1))
-        most = segment_bytes or self._usual_segment_bytes(unit)
-        granted = self.medium.reserve(max(most, unit), unit, self._namespace, until)
-        if not granted:
-            return None
-        slots = granted // unit
-        number, self._next_number = self._next_number, self._next_number + 1
-        try:
-            create_segment(self.store.path, number, slots, self._page_bytes)
-        except OSError:
-            self.medium.give_back(granted, Deadline.after_ms(_LOCK_MS))
-            raise
-        return Segment(self.number, self.store.uuid, self.store.path, number, slots)
 
-    def _usual_segment_bytes(self, unit: int) -> int:
-        capacity, _ = self.medium.figures()
-        return max(min(capacity // _SEGMENTS, _MAX_SEGMENT_BYTES), _MIN_SEGMENT_SLOTS * unit)
+    def revive(self, deadline: Deadline) -> bool:
+        """Start anew, with an empty store, where the store was deleted and the root is still
+        there; whether that went well. No page of before is known any more by then."""
+        try:
+            if Path(self.medium.root).stat().st_dev != self._device:
+                return False  # the drive is gone and this is the directory it was mounted on
+            self.medium.recount(deadline)
+            fresh = open_again(self.medium, self._namespace, self.store, deadline)
+        except OSError:
+            return False
+        self.store.lock.close()
+        self.store = fresh
+        self.deleted, self.failed, self._refused_until_s = False, "", 0.0
+        _log.warning("%s: starting anew", self.store.path)
+        return True
 
     def figures(self) -> tuple[int, int]:
         """Capacity and used bytes of the root; zeros where it cannot be read."""
@@ -129,18 +132,44 @@ class Volume:
         except OSError:
             return 0, 0
 
-    def sign(self, boots: int) -> None:
-        """Begin a boot of the store. Raises StorageUnavailable."""
-        try:
-            self.store.sign(boots, clean=False)
-        except OSError as error:
-            raise StorageUnavailable(f"{self.store.path}: {error.strerror}") from error
-
     def close(self, *, clean: bool) -> None:
         """Give up the store's lock."""
         if clean and not self.failed:
             try:
-                self.store.sign(self.store.boots, clean=True)
+                self.store.sign(clean=True)
             except OSError as error:
-                _log.warning("%s: %s", self.store.path, os.strerror(error.errno or errno.EIO))
+                _log.warning("%s cannot be signed off: %s", self.store.path, error.strerror)
         self.store.lock.close()
+
+    def _takes_writes(self) -> bool:
+        """Whether what is allocated can be overwritten."""
+        try:
+            self.store.sign()
+        except OSError:
+            return False
+        return True
+
+    def _grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
+        page_bytes = self._namespace.page_bytes
+        unit = stored_bytes(1, page_bytes)
+        most = segment_bytes or self._usual_segment_bytes(unit)
+        until = Deadline.after_ms(max(1, min(deadline.remaining_ms(), _LOCK_MS)))
+        name = self._namespace.fingerprint.hex()
+        granted = self.medium.reserve(max(most, unit), unit, name, until)
+        if not granted:
+            return None
+        slots = granted // unit
+        number, self._next_number = self._next_number, self._next_number + 1
+        try:
+            self.store.slots[number] = slots
+            self.store.sign()
+            create_segment(self.store.path, number, slots, page_bytes)
+        except OSError:
+            del self.store.slots[number]
+            self.medium.give_back(granted, Deadline.after_ms(_LOCK_MS))
+            raise
+        return Segment(self.number, self.store.uuid, self.store.path, number, slots)
+
+    def _usual_segment_bytes(self, unit: int) -> int:
+        capacity, _ = self.medium.figures()
+        return max(min(capacity // _SEGMENTS, _MAX_SEGMENT_BYTES), _MIN_SEGMENT_SLOTS * unit)
