@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageError
 from hicache_backends.storage import PageEntry
 from hicache_storage.tools.registry_bench_plan import MEMORY_PAGES, Progress, RegistryBenchPlan
 from hicache_storage.tools.registry_bench_store import (
@@ -106,7 +107,7 @@ def _latencies(call: Callable[[], int]) -> dict[str, float]:
         found = call()
         took_ms.append((time.perf_counter() - began) * 1000)
         if found != LOOKUP_PAGES:
-            raise AssertionError(f"{found} of {LOOKUP_PAGES} pages found")
+            raise StorageError(f"{found} of {LOOKUP_PAGES} pages found")
     took_ms.sort()
     return {
         "p50_ms": round(took_ms[len(took_ms) // 2], 3),
