@@ -69,6 +69,7 @@ class RegistrySet(Registry):
             )
             for i, answer in zip(rows, answers, strict=True):
                 published[i] = answer
+        self._release_strays(entries, token, deadline)
         return published
 
     def abort(self, digests: Sequence[bytes], token: bytes, deadline: Deadline) -> None:
@@ -116,6 +117,19 @@ class RegistrySet(Registry):
             for number, session in enumerate(self._sessions.values())
             for name, value in session.stats().items()
         }
+
+    def _release_strays(
+        self, entries: Sequence[PageEntry], token: bytes, deadline: Deadline
+    ) -> None:
+        """Claims of pages that were put on another root than their own, which was full."""
+        homes = [self._store_of(entry.digest) for entry in entries]
+        strays = [
+            entry.digest
+            for entry, home in zip(entries, homes, strict=True)
+            if Location.unpack(entry.location).store != home
+        ]
+        if strays and token:
+            self.abort(strays, token, deadline)
 
     def _token(self, token: bytes, store: bytes) -> bytes:
         start = self._numbers[store] * _TOKEN_BYTES

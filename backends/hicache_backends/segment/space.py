@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.segment.state import PageName, StoreState
+from hicache_backends.segment.volume import Volume
 
 _ROUNDS = 16
 _MAX_VICTIMS = 1024
@@ -24,53 +25,72 @@ class Space:
         where the rest is in use, kept for others, or not to be had by the deadline. The slots
         belong to the caller."""
         homes = [self._state.home(digest) for digest in digests]
+        wanted = Counter(homes)
         pools: list[list[int]] = [[] for _ in self._state.volumes]
-        refused = 0
-        for _ in range(_ROUNDS):
-            with self._state.lock:
-                self._pop_free(homes, pools)
-            missing = len(digests) - sum(map(len, pools))
-            if not missing or deadline.passed:
+        refused = rounds = 0
+        while rounds < _ROUNDS and not deadline.passed:
+            short = self._fill(pools, wanted)
+            if not short:
                 break
-            if self._grow(deadline):
+            if self._grow(short, deadline):
+                continue
+            missing = self._borrow(pools, len(homes))
+            if not missing:
+                break
+            if self._grow(self._state.volumes, deadline):
                 continue
             if all(volume.blocked or volume.failed for volume in self._state.volumes):
                 break  # what is evicted now would be lost for nothing
             evicted, kept = self._evict(min(max(missing, 2 * refused), _MAX_VICTIMS))
             refused += kept
+            rounds += 1
             if not evicted and not kept:
                 break
         return _dealt(homes, pools)
 
-    def _pop_free(self, homes: Sequence[int], pools: list[list[int]]) -> None:
-        """Move free slots to the pools: to each what its pages need, then whatever there is."""
-        missing = len(homes) - sum(map(len, pools))
-        healthy = [volume for volume in self._state.volumes if not volume.failed]
-        wanted = Counter(homes)
-        for anywhere in (False, True):
-            for volume in healthy:
-                pool = pools[volume.number]
-                more = missing if anywhere else wanted[volume.number] - len(pool)
-                count = max(0, min(more, missing, len(volume.free)))
-                start = len(volume.free) - count
-                pool.extend(volume.free[start:])
-                del volume.free[start:]
-                missing -= count
+    def _fill(self, pools: list[list[int]], wanted: Mapping[int, int]) -> list[Volume]:
+        """Move free slots of the home roots to the pools; the roots that had too few."""
+        room = sum(wanted.values()) - sum(map(len, pools))
+        short = []
+        with self._state.lock:
+            for number, pages in wanted.items():
+                volume = self._state.volumes[number]
+                room -= self._move(volume, pools[number], min(pages - len(pools[number]), room))
+                if len(pools[number]) < pages and room:
+                    short.append(volume)
+        return short
 
-    def _grow(self, deadline: Deadline) -> bool:
-        """A new segment on each root that has room; whether there was one."""
-        for volume in self._state.volumes:
+    def _borrow(self, pools: list[list[int]], pages: int) -> int:
+        """Take what is still missing from any root that works; how many pages go without."""
+        missing = pages - sum(map(len, pools))
+        with self._state.lock:
+            for volume in self._state.volumes:
+                missing -= self._move(volume, pools[volume.number], missing)
+        return missing
+
+    @staticmethod
+    def _move(volume: Volume, pool: list[int], most: int) -> int:
+        count = 0 if volume.failed else max(0, min(most, len(volume.free)))
+        start = len(volume.free) - count
+        pool.extend(volume.free[start:])
+        del volume.free[start:]
+        return count
+
+    def _grow(self, volumes: Iterable[Volume], deadline: Deadline) -> bool:
+        """A new segment on each of these roots that has room; whether there was one."""
+        grown = False
+        for volume in volumes:
             if volume.deleted:
                 self._state.forget_volume(volume)
                 volume.revive(deadline)
-        grown = [volume.grow(self._segment_bytes, deadline) for volume in self._state.volumes]
-        for segment in grown:
+            segment = volume.grow(self._segment_bytes, deadline)
             if segment:
                 with self._state.lock:
                     first = self._state.add_segment(segment)
                     slots = range(first, first + segment.slots)
-                    self._state.volumes[segment.volume].free.extend(reversed(slots))
-        return any(grown)
+                    volume.free.extend(reversed(slots))
+                grown = True
+        return grown
 
     def _evict(self, count: int) -> tuple[int, int]:
         """Ask for `count` pages to go; how many went, and how many stay."""
