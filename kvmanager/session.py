@@ -107,8 +107,12 @@ class RedisRegistry(Registry):
         self._heartbeat.begin(on_orders)
 
     def join(self, deadline: Deadline) -> None:
-        """Register now, in this thread. Raises RegistryError."""
-        orders = self._upkeep.beat(deadline)
+        """Register now, in this thread. Raises RegistryError; unavailable means down from then on."""
+        try:
+            orders = self._upkeep.beat(deadline)
+        except RegistryUnavailable as error:
+            self.driver.failed(str(error), at_once=True)
+            raise
         if not orders.clear:
             self.core.obeyed = orders.epoch
             self._upkeep.step()  # mutations count from here; pages are announced in the background

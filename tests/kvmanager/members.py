@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.segment.format import Location
 from hicache_backends.storage import ROOT, PageEntry
@@ -83,6 +84,13 @@ class Store:
 
     def lookup(self, keys: Sequence[bytes], *, prefix: bool = True) -> Lookup:
         return self.registry.lookup(keys, [self.member.medium], soon(), prefix=prefix)
+
+    def lookup_or_none(self, keys: Sequence[bytes]) -> int | None:
+        """The prefix found, None without an answer."""
+        try:
+            return self.lookup(keys).prefix
+        except RegistryUnavailable:
+            return None
 
     def settled(self) -> None:
         """Wait until the registry knows every page."""
