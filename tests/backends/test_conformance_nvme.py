@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from hicache_backends.testing.concurrency import ConcurrencyTests
 from hicache_backends.testing.conformance import PageStorageConformance
 from hicache_backends.testing.medium import Medium
+from hicache_backends.testing.state_machine import StateMachineTests
 from tests.backends.nvme_medium import NvmeMedium
 
 
@@ -27,3 +31,12 @@ class TestNvmeStaged(PageStorageConformance):
 class TestNvmeTwoPaths(PageStorageConformance):
     def make_medium(self, directory: Path) -> Medium:
         return NvmeMedium(directory, roots=2)
+
+
+@pytest.mark.slow
+class TestNvmeSoak(ConcurrencyTests, StateMachineTests):
+    churn_seconds = 60.0
+    machine_examples = 1000
+
+    def make_medium(self, directory: Path) -> Medium:
+        return NvmeMedium(directory)

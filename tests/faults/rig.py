@@ -1,7 +1,7 @@
 """Faults on demand in a child process: `shim.c` preloaded, its rules set from here.
 
 faults.fail(WRITE, errno.ENOSPC, first=3)      # every write from the third on
-run = faults.run("tests.faults.scenarios", "put", root)
+run = faults.run("tests.faults.failing", "no_space", root, "native")
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
  * The environment names the directory (FAULTS_DIRECTORY) and a control file (FAULTS_CONTROL) that
  * holds one `struct control`, shared with the test, which changes it while the process runs.
  * Every intercepted call on a file of the directory is matched with each rule; a rule counts its
- * calls and acts on those from `first` to `last`.
+ * calls and acts on those from `first` to `last`. A call that must not wait (RWF_NOWAIT) fails
+ * with EAGAIN where the rule would make it wait, as it does in the kernel.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,6 +45,7 @@ struct control {
 
 static struct control *control;
 static char directory[PATH_MAX];
+static __thread int never_waits; /* the call at hand has RWF_NOWAIT */
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -116,6 +118,11 @@ static int64_t consult(int kind, const char *path, int64_t bytes, int *torn)
         int64_t n = atomic_fetch_add(&rule->seen, 1) + 1;
         if (n < rule->first || n > rule->last)
             continue;
+        int32_t action = atomic_load(&rule->action);
+        if (never_waits && (action == DELAY || action == BLOCK)) {
+            errno = EAGAIN;
+            return -1;
+        }
         atomic_fetch_add(&rule->acted, 1);
         verdict = act(rule, bytes, torn);
     }
@@ -211,6 +218,7 @@ static int clip(const struct iovec *pieces, int count, int64_t bytes, struct iov
         struct iovec cut[MOST_PIECES];                                                            \
         int torn = 0;                                                                             \
         int64_t verdict = on_fd(kind, fd, total(pieces, count), &torn);                           \
+        never_waits = 0;                                                                          \
         if (verdict < 0)                                                                          \
             return -1;                                                                            \
         if (verdict) {                                                                            \
@@ -229,10 +237,16 @@ ssize_t preadv(ARGS, off_t at) VECTORED(preadv, READ, at)
 ssize_t preadv64(ARGS, off64_t at) VECTORED(preadv64, READ, at)
 ssize_t pwritev(ARGS, off_t at) VECTORED(pwritev, WRITE, at)
 ssize_t pwritev64(ARGS, off64_t at) VECTORED(pwritev64, WRITE, at)
-ssize_t preadv2(ARGS, off_t at, int flags) VECTORED(preadv2, READ, at, flags)
-ssize_t preadv64v2(ARGS, off64_t at, int flags) VECTORED(preadv64v2, READ, at, flags)
-ssize_t pwritev2(ARGS, off_t at, int flags) VECTORED(pwritev2, WRITE, at, flags)
-ssize_t pwritev64v2(ARGS, off64_t at, int flags) VECTORED(pwritev64v2, WRITE, at, flags)
+#define FLAGGED(name, kind)                                                                       \
+    {                                                                                             \
+        never_waits = flags & RWF_NOWAIT;                                                         \
+        VECTORED(name, kind, at, flags)                                                           \
+    }
+
+ssize_t preadv2(ARGS, off_t at, int flags) FLAGGED(preadv2, READ)
+ssize_t preadv64v2(ARGS, off64_t at, int flags) FLAGGED(preadv64v2, READ)
+ssize_t pwritev2(ARGS, off_t at, int flags) FLAGGED(pwritev2, WRITE)
+ssize_t pwritev64v2(ARGS, off64_t at, int flags) FLAGGED(pwritev64v2, WRITE)
 
 #define WHOLE(name, verdict_of, failure, ...)                                                     \
     {                                                                                             \

@@ -24,11 +24,12 @@ from hicache_backends.testing.medium import Medium
 from hicache_backends.testing.suite import Suite
 
 CAPACITY = 16
-SECONDS = 2.0
 
 
 class ConcurrencyTests(Suite):
-    """Putters, getters and removers beside each other."""
+    """Putters, getters and removers beside each other, for `churn_seconds`."""
+
+    churn_seconds = 1.0
 
     def test_a_churning_store_never_gives_a_wrong_page(self, medium: Medium) -> None:
         storage = medium.open(NAMESPACE, capacity_pages=CAPACITY)
@@ -49,7 +50,7 @@ class ConcurrencyTests(Suite):
         def forget(chance: random.Random) -> None:
             assert all(storage.remove(chance.sample(pages, 2)))
 
-        run_together([write, write, read, read, read, forget], SECONDS)
+        run_together([write, write, read, read, read, forget], self.churn_seconds)
         assert hits[0], "nothing was ever read: the test shows nothing"
         _assert_whole(storage, bounded=medium.bounded)
         storage.close()

@@ -139,7 +139,9 @@ class PageStorageMachine(RuleBasedStateMachine):
 
 
 class StateMachineTests(Suite):
-    """The machine, with room for everything and with too little."""
+    """The machine, with room for everything and with too little, so many times."""
+
+    machine_examples = 50
 
     @pytest.mark.parametrize("capacity", [None, CAPACITY])
     def test_any_sequence_of_calls_agrees_with_the_model(
@@ -160,7 +162,7 @@ class StateMachineTests(Suite):
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=60,
+                max_examples=self.machine_examples,
                 stateful_step_count=30,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
