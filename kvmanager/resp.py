@@ -54,6 +54,8 @@ def error(message: str) -> RegistryError:
     if code == "ERR":  # up to version 6 a script's error is wrapped
         inner = message.rpartition(": -")[2].split(" ", 1)[0]
         code = inner if inner in REPLIES else code
+        if "unauthenticated" in message:  # what a call of many arguments gets instead of NOAUTH
+            code = "NOAUTH"
     if code == "NOSCRIPT":
         return NoScript(message)
     if code in _UNAVAILABLE:

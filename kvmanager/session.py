@@ -107,7 +107,7 @@ class RedisRegistry(Registry):
         self._heartbeat.begin(on_orders)
 
     def join(self, deadline: Deadline) -> None:
-        """Register now, in this thread. Raises RegistryError; unavailable means down from then on."""
+        """Register now, in this thread. Raises RegistryError; unavailable means down from now."""
         try:
             orders = self._upkeep.beat(deadline)
         except RegistryUnavailable as error:

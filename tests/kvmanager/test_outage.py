@@ -36,8 +36,7 @@ def test_a_stopped_server_delays_each_call_to_its_deadline_until_the_breaker_ope
     keys = digests(4)
     own_server.freeze()
     for _ in range(3):
-        assert 95 < took_ms(lambda: store.registry.lookup(keys, [store.member.medium], soon(100)))
-        # deadlines are kept to the scheduler's accuracy on a busy machine
+        assert took_ms(lambda: store.registry.lookup(keys, [store.member.medium], soon(100))) > 95
     assert store.registry.state is State.DOWN
     assert took_ms(lambda: store.registry.claim(keys, soon(1000))) < 50
     assert took_ms(lambda: store.registry.publish(store.chain(keys), b"", soon(1000))) < 50
