@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := $(wildcard backends/hicache_backends/*.c backends/hicache_backends/csrc/*.[ch])
-BENCH_DIR ?= .bench
+BENCH_DIR ?= build/bench
 
 .PHONY: demo test lint bench clean
 
@@ -28,7 +28,7 @@ bench: $(INSTALLED)
 	rm -rf $(BENCH_DIR)
 
 clean:
-	rm -rf $(VENV) $(BENCH_DIR) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f backends/hicache_backends/*.so
 
 $(INSTALLED): pyproject.toml constraints.txt $(SOURCES)
