@@ -25,7 +25,6 @@ bench: $(INSTALLED)
 	mkdir -p $(BENCH_DIR)
 	$(BIN)/hicache-storage bench storage --dir $(BENCH_DIR) --against fio,sglang-file --beside-spinner
 	$(BIN)/hicache-storage bench registry --against mini3fs
-	rm -rf $(BENCH_DIR)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
