@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
@@ -42,32 +40,6 @@ def configure(level: str = "WARNING", *, as_json: bool = False) -> None:
         logger.handlers[:] = [handler]
         logger.setLevel(level.upper())
         logger.propagate = False
-
-
-class RateLimit:
-    """Says whether something may be said again, so that a fault a page is not a line a page."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._last: dict[str, float] = {}
-        self._held_back: dict[str, int] = {}
-
-    def allows(self, key: str) -> bool:
-        """True at most once every `seconds` for one key, the first time included."""
-        now = time.monotonic()
-        with self._lock:
-            last = self._last.get(key)
-            if last is not None and now - last < self._seconds:
-                self._held_back[key] = self._held_back.get(key, 0) + 1
-                return False
-            self._last[key] = now
-            return True
-
-    def held_back(self, key: str) -> int:
-        """How often `allows` said no since this was last asked."""
-        with self._lock:
-            return self._held_back.pop(key, 0)
 
 
 def _fields(

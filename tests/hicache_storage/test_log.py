@@ -69,11 +69,3 @@ def test_importing_the_library_sets_up_no_logging_and_no_signal_handler() -> Non
         "assert signals == {s: signal.getsignal(s) for s in signals}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ".:backends"})
-
-
-def test_a_repeated_fault_is_said_once_in_a_while() -> None:
-    limit = log.RateLimit(3600)
-    assert [limit.allows("EIO") for _ in range(4)] == [True, False, False, False]
-    assert limit.allows("EACCES")
-    assert (limit.held_back("EIO"), limit.held_back("EIO")) == (3, 0)
-    assert log.RateLimit(0).allows("EIO")
