@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -13,9 +14,10 @@ from hicache_backends import table
 from hicache_backends.errors import ConfigError, MissingExtra
 from hicache_backends.identity import Namespace
 from hicache_backends.memory import MemoryOptions, MemoryStorage
+from hicache_backends.nvme import NvmeOptions
 from hicache_backends.storage import PageStorage
 from hicache_backends.table import Backend, backend_names, build_options, load_backend, open_storage
-from hicache_backends.testing.canaries import NAMESPACE, PAGE_BYTES
+from hicache_backends.testing.canaries import NAMESPACE, PAGE_BYTES, digests_of, get, put
 
 
 @dataclass(frozen=True)
@@ -208,3 +210,25 @@ def test_importing_the_table_imports_no_backend() -> None:
     )
     assert "hicache_backends.memory" not in run.stdout
     assert "hicache_backends.nvme" not in run.stdout
+
+
+def test_nvme_opens_by_url_with_every_option_in_it(tmp_path: Path) -> None:
+    options = {
+        "capacity": "64MiB",
+        "free_floor": "0",
+        "segment": "1MiB",
+        "io_engine": "posix",
+        "io_mode": "buffered",
+        "zero_copy": "never",
+        "max_transfer": "1MiB",
+        "create": "true",
+    }
+    assert {f.name.removesuffix("_bytes") for f in fields(NvmeOptions)} == {"paths", *options}
+    storage = open_storage(f"nvme://{tmp_path}/root?{urlencode(options)}", NAMESPACE)
+    assert storage.stats()["capacity_bytes"] == 64 << 20
+    assert (storage.stats()["io_engine"], storage.stats()["io_mode"]) == ("posix", "buffered")
+    assert all(put(storage, digests_of("page")))
+    assert storage.close()
+    again = open_storage("nvme", NAMESPACE, {"paths": [f"{tmp_path}/root"]})
+    assert get(again, digests_of("page")) == [True]
+    assert again.close()

@@ -16,7 +16,8 @@ from tests.faults.small_store import CHAINS, check_whole, open_small, play, say
 def use_through(storage: PageStorage) -> None:
     """Calls of every kind; each answers truthfully, whatever happens below."""
     for chain in CHAINS:
-        put(storage, chain, parents=chain_parents(chain))
+        outcomes = put(storage, chain, parents=chain_parents(chain))
+        assert storage.contains(chain) == [outcome.ok for outcome in outcomes]
         get(storage, chain)
     storage.remove(CHAINS[2][4:])
     get(storage, CHAINS[2])

@@ -20,6 +20,7 @@ from hicache_backends.testing.canaries import (
     chain_parents,
     get,
     put,
+    soon,
     source,
 )
 from hicache_backends.testing.concurrency import ConcurrencyTests
@@ -39,7 +40,7 @@ def returns_within(seconds: float) -> Iterator[None]:
 
 def refused_as_hung(call: Callable[[], object]) -> None:
     """The call fails at once because an earlier one is stuck."""
-    with returns_within(0.5):
+    with returns_within(2):
         try:
             call()
         except StorageHung:
@@ -76,7 +77,7 @@ def stuck_read(root: Path, engine: str, kinds: int = READ) -> None:
     refused_as_hung(lambda: get(storage, CHAINS[0]))
     refused_as_hung(lambda: put(storage, CHAINS[2]))
     refused_as_hung(lambda: storage.remove(CHAINS[0]))
-    with returns_within(0.8):
+    with returns_within(3):
         assert storage.close(timeout_ms=300) is False
     say("closed")
 
@@ -106,7 +107,7 @@ def staged_read(root: Path, engine: str) -> None:
     assert all(put(storage, CHAINS[0], parents=chain_parents(CHAINS[0])))
     faults.on(READ, BLOCK, name=".data")
     target = Target(8)
-    with returns_within(1.0):
+    with returns_within(3):
         outcomes = storage.get(CHAINS[0], target.pages, Deadline.after_ms(300))
     assert {outcome.reason for outcome in outcomes} == {Reason.TIMEOUT}, outcomes
     assert faults.seen() > 0
@@ -126,7 +127,7 @@ def staged_write(root: Path, engine: str) -> None:
     faults.on(WRITE, BLOCK, name=".data")
     buffers = [bytearray(canary(page)) for page in CHAINS[0]]
     pages = Pages.from_buffers(buffers, writable=False)
-    with returns_within(1.0):
+    with returns_within(3):
         outcomes = storage.put(CHAINS[0], pages, [UNKNOWN] * 8, Deadline.after_ms(300))
     assert {outcome.reason for outcome in outcomes} == {Reason.TIMEOUT}, outcomes
     for buffer in buffers:
@@ -134,6 +135,24 @@ def staged_write(root: Path, engine: str) -> None:
     faults.clear()
     time.sleep(0.3)
     check_whole(storage)
+    assert storage.close()
+
+
+def paused_write(root: Path, engine: str) -> None:
+    """A page is not there before its data and its record are, and not lost by the waiting."""
+    faults = Faults.here()
+    storage = open_small(root, engine)
+    for chain, step in zip(CHAINS, (".data", ".index"), strict=False):
+        faults.on(WRITE, BLOCK, name=step)
+        writer = threading.Thread(target=put, args=(storage, chain), daemon=True)
+        writer.start()
+        faults.await_blocked()
+        assert storage.contains(chain) == [False] * 8
+        outcomes = storage.get(chain, Target(8).pages, soon())
+        assert {o.reason for o in outcomes} <= {Reason.BEING_WRITTEN, Reason.NEVER_WRITTEN}
+        faults.clear()
+        writer.join(20)
+        assert get(storage, chain) == [True] * 8
     assert storage.close()
 
 

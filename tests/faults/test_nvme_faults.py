@@ -76,5 +76,18 @@ def test_a_staged_call_returns_by_its_deadline_and_leaves_the_buffers_alone(
 
 
 @engines
+def test_a_page_is_not_there_until_its_write_is_complete(faults: Faults, engine: str) -> None:
+    play(faults, "late.paused_write", engine)
+
+
+@engines
 def test_no_slot_is_reused_under_a_slow_reader(faults: Faults, engine: str) -> None:
     play(faults, "late.slow_churn", engine)
+
+
+@engines
+def test_sixteen_processes_on_one_root_serve_only_right_pages_while_some_are_killed(
+    faults: Faults, engine: str
+) -> None:
+    run = faults.run("tests.faults.crowd", faults.directory, engine, 3)
+    assert run.returncode == 0, run.stderr
