@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import HiCacheError, RegistryError
+from hicache_backends.errors import HiCacheError, RegistryError, RegistryRefused
 from kvmanager.driver import Driver
 from kvmanager.model import Orders
 from kvmanager.options import RegistryOptions
@@ -85,8 +85,9 @@ class Heartbeat:
         return pause_ms / 1000
 
     def _note(self, error: RegistryError) -> None:
-        """The breaker has warned of a registry that is down; this is for one that refuses."""
+        """The breaker warns of a registry that is down; this is for one that refuses."""
         complaint = str(error)
-        if not self._driver.breaker.is_open and complaint != self._complaint:
-            _log.warning("the registry did not take the heartbeat: %s", complaint)
+        if complaint != self._complaint and not self._driver.breaker.is_open:
+            level = logging.WARNING if isinstance(error, RegistryRefused) else logging.INFO
+            _log.log(level, "the registry did not take the heartbeat: %s", complaint)
         self._complaint = complaint

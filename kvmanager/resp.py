@@ -66,13 +66,16 @@ def error(message: str) -> RegistryError:
 def parse(raw: bytes) -> Reply:
     """The value of one whole reply that is no array. Raises the translated error of an error."""
     kind, end = raw[:1], raw.find(b"\r\n")
-    if kind == b"$":
-        size = int(raw[1:end])
-        return raw[end + 2 : end + 2 + size] if size >= 0 else None
+    try:
+        if kind == b"$":
+            size = int(raw[1:end])
+            return raw[end + 2 : end + 2 + size] if size >= 0 else None
+        if kind == b":":
+            return int(raw[1:end])
+    except ValueError:
+        kind = b"?"
     if kind == b"+":
         return raw[1:end]
-    if kind == b":":
-        return int(raw[1:end])
     if kind == b"-":
         raise error(raw[1:end].decode("utf-8", "replace"))
     raise RegistryRefused(f"the server's reply is no RESP2: {raw[:40]!r}")

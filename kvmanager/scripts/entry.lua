@@ -41,7 +41,7 @@ local function place(f, s, i)
 end
 
 local function valid(e)
-  return e and #e >= 7 and byte(e) == #e + 57
+  return e and #e >= 7 and #e <= 55 and byte(e) == #e + 57
 end
 
 local function stamp(e)

@@ -7,10 +7,9 @@ import logging
 import pytest
 
 from hicache_backends.errors import ConfigError
-from kvmanager.connect import connect_registry
 from kvmanager.endpoint import Endpoint, redacted
 from kvmanager.model import State
-from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests
+from tests.kvmanager.members import Cluster, Store, digests
 from tests.kvmanager.servers import Server
 
 
@@ -105,10 +104,3 @@ def test_a_missing_socket_is_a_registry_that_is_down(
 ) -> None:
     with Cluster(f"unix://{tmp_path_factory.mktemp('none')}/s") as cluster:
         assert cluster.store().registry.state is State.DOWN
-
-
-def test_the_namespace_is_not_part_of_the_endpoint(server: Server) -> None:
-    """Nothing but the URL decides where a session goes."""
-    registry = connect_registry(server.url, NAMESPACE, Store(server.url, medium=b"m" * 16).member)
-    assert registry.state is not State.DOWN
-    registry.close()

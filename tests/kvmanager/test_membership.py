@@ -272,9 +272,9 @@ def test_a_time_to_live_below_three_heartbeats_is_refused() -> None:
     with pytest.raises(ConfigError, match="ttl_ms"):
         RegistryOptions(heartbeat_ms=2000, ttl_ms=5999)
     RegistryOptions(heartbeat_ms=2000, ttl_ms=6000)
-    for name in ("timeout_ms", "heartbeat_ms", "journal_entries", "announce_pages_per_s"):
-        with pytest.raises(ConfigError, match=name):
-            dataclasses.replace(RegistryOptions(), **{name: 0})
+    for wrong in ({"timeout_ms": 0.0}, {"journal_entries": 0}, {"announce_pages_per_s": -1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            dataclasses.replace(RegistryOptions(), **wrong)
 
 
 def test_an_eviction_policy_that_drops_pages_is_warned_about(

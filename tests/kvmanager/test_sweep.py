@@ -106,6 +106,7 @@ def test_a_medium_that_is_used_is_never_dropped(server: Server, cluster: Cluster
 def test_a_process_that_comes_back_while_its_medium_is_dropped_waits_and_announces(
     server: Server, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     store = cluster.store(shared=False, start=False)
     entries = store.chain(digests(300))
     store.write(entries)
