@@ -54,6 +54,7 @@ def open_page_store(
             registry=registry,
             options=config.store_options(),
             metrics=Metrics.create(config.backend, namespace.tenant),
+            access_log=config.access_log(),
         )
     except BaseException:
         storage.close()
