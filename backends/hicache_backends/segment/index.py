@@ -104,16 +104,13 @@ class PageIndex:
     def load(self, slots: NDArray[np.int32], records: NDArray[np.void]) -> NDArray[np.int32]:
         """Fill an empty index with valid records of slots; of several records of a page the
         highest generation counts. The slots in use."""
+        if not len(slots):
+            return slots
         order = np.argsort(records["generation"], kind="stable")
-        slots, records = slots[order], records[order]
-        newest = dict(zip(records["digest"].tolist(), range(len(slots)), strict=True))
-        if len(newest) < len(slots):
-            rows = np.sort(np.fromiter(newest.values(), np.int64, len(newest)))
-            slots, records = slots[rows], records[rows]
-        del newest
-        np.frombuffer(self.generation, np.uint64)[slots] = records["generation"]
-        np.frombuffer(self.checksum, np.uint64)[slots] = records["checksum"]
-        self._lineage.load(slots, records["digest"].tolist(), records["parent"].tolist())
+        rows = order[self._lineage.load(slots[order], records[order])]
+        slots = slots[rows]
+        np.frombuffer(self.generation, np.uint64)[slots] = records["generation"][rows]
+        np.frombuffer(self.checksum, np.uint64)[slots] = records["checksum"][rows]
         self.policy.load(slots)
         return slots
 

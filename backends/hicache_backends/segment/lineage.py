@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from itertools import repeat
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +11,7 @@ from hicache_backends.storage import ROOT, UNKNOWN
 
 NOBODY = -1
 _MAX_CLIMB = 1 << 16
+_NO_PARENT = np.array([ROOT, UNKNOWN], dtype="V16")
 
 
 class Lineage:
@@ -56,9 +54,8 @@ class Lineage:
         return digest
 
     def learn(self, slot: int, parent: bytes) -> bool:
-        """Note the parent of a page that has not joined. False where it is no news, or would
-        close a circle: a circle has no leaf and could never be evicted."""
-        if parent == UNKNOWN or self.parents[slot] != UNKNOWN or self._descends(parent, slot):
+        """Note the parent of a page that has not joined; False where it is no news."""
+        if parent == UNKNOWN or self.parents[slot] != UNKNOWN:
             return False
         at = self.slots.get(parent, NOBODY)
         # one object a digest, whoever names it, saves 64 bytes a page
@@ -70,7 +67,10 @@ class Lineage:
         return self.slots.get(self.parents[slot], NOBODY)
 
     def join(self, slot: int) -> None:
-        """Count the page at its parent."""
+        """Count the page at its parent. A parent that would close a circle is forgotten: a circle
+        has no leaf and could never be evicted."""
+        if self._descends(self.parents[slot], slot):
+            self.parents[slot] = UNKNOWN
         self._count(slot, 1)
 
     def leave(self, slot: int) -> int:
@@ -78,21 +78,36 @@ class Lineage:
         at = self._count(slot, -1)
         return NOBODY if at == NOBODY or self.children[at] else at
 
-    def load(self, slots: NDArray[np.int32], digests: list[bytes], parents: list[bytes]) -> None:
-        """Fill an empty lineage with pages in the order they were written. `slots` and `digests`
-        are distinct."""
+    def load(self, slots: NDArray[np.int32], records: NDArray[np.void]) -> NDArray[np.int64]:
+        """Fill an empty lineage with valid records of slots, in the order they were written; of
+        several records of one page the last counts. The rows that count."""
+        digests = records["digest"].tolist()
         self.slots.update(zip(digests, slots.tolist(), strict=True))
-        at = list(map(self.slots.get, parents, repeat(NOBODY)))
-        _cut_circles(slots, at, parents, len(self.digests))
-        self.digests[:] = _scattered(slots, digests, len(self.digests), b"")
-        known = self.digests
-        named = [p if s == NOBODY else known[s] for p, s in zip(parents, at, strict=True)]
-        self.parents[:] = _scattered(slots, named, len(self.parents), UNKNOWN)
-        absent = (p for p, s in zip(parents, at, strict=True) if s == NOBODY)
-        self._orphans.update(Counter(p for p in absent if p not in (ROOT, UNKNOWN)))
-        resident = np.array(at, dtype=np.int64)
-        counts = np.bincount(resident[resident != NOBODY], minlength=len(self.children))
-        np.frombuffer(self.children, dtype=np.int32)[:] = counts
+        rows = np.arange(len(slots))
+        if len(self.slots) < len(slots):
+            last = [self.slots[d] == s for d, s in zip(digests, slots.tolist(), strict=True)]
+            rows = np.flatnonzero(last)
+            slots, records = slots[rows], records[rows]
+            digests = [digests[row] for row in rows]
+        up = _parent_rows(records)
+        _cut_circles(up, records)
+        named = np.empty(len(slots) + 1, dtype=object)
+        named[:-1] = digests
+        self.digests[:] = _scattered(slots, named[:-1], len(self.digests), b"")
+        parents = named[up]
+        for row in np.flatnonzero(up == NOBODY).tolist():
+            parents[row] = self._absent(records["parent"][row].item())
+        self.parents[:] = _scattered(slots, parents, len(self.parents), UNKNOWN)
+        counts = np.frombuffer(self.children, dtype=np.int32)
+        counts[slots] = np.bincount(up[up != NOBODY], minlength=len(slots))
+        return rows
+
+    def _absent(self, parent: bytes) -> bytes:
+        """Count a child of a parent that is not resident; one object for that parent."""
+        if parent in (ROOT, UNKNOWN):
+            return ROOT if parent == ROOT else UNKNOWN
+        self._orphans[parent] = self._orphans.get(parent, 0) + 1
+        return parent
 
     def _count(self, slot: int, change: int) -> int:
         parent = self.parents[slot]
@@ -118,28 +133,47 @@ class Lineage:
         return digest == ancestor
 
 
-def _cut_circles(slots: NDArray[np.int32], at: list[int], parents: list[bytes], count: int) -> None:
-    """Forget each parent that closes a circle. `at`: the slot of each page's parent.
+def _parent_rows(records: NDArray[np.void]) -> NDArray[np.int64]:
+    """For each record the row of its parent's record, or NOBODY."""
+    digests, parents = _words(records["digest"]), _words(records["parent"])
+    rows = np.arange(len(records)) - 1  # most pages were written right after their parents
+    differs = (digests[rows] != parents).any(axis=1)
+    differs[:1] = True  # there is nothing before the first
+    elsewhere = np.flatnonzero(differs)
+    rows[elsewhere] = NOBODY
+    named = elsewhere[(parents[elsewhere] != _words(_NO_PARENT)[:, None]).any(axis=2).all(axis=0)]
+    named = named[np.argsort(parents[named, 0])]
+    order = np.argsort(digests[:, 0])
+    at = np.searchsorted(digests[order, 0], parents[named, 0])
+    found = order[np.minimum(at, len(order) - 1)]
+    right = (digests[found] == parents[named]).all(axis=1)
+    rows[named[right]] = found[right]
+    return rows
+
+
+def _words(names: NDArray[np.void]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(names).view(np.uint64).reshape(-1, 2)
+
+
+def _cut_circles(up: NDArray[np.int64], records: NDArray[np.void]) -> None:
+    """Make each parent unknown that closes a circle. `up`: the row of each page's parent.
 
     A circle has a page whose parent was written after it, which is rare: only those are climbed.
     """
-    row_of = np.full(count + 1, NOBODY, dtype=np.int32)  # the last one for NOBODY itself
-    row_of[slots] = np.arange(len(slots), dtype=np.int32)
-    up = row_of[np.array(at, dtype=np.int64)]
-    for row in np.flatnonzero(up >= np.arange(len(slots))).tolist():
+    for row in np.flatnonzero(up >= np.arange(len(up))).tolist():
         above, steps = int(up[row]), 0
         while above not in (NOBODY, row) and steps < _MAX_CLIMB:
             above, steps = int(up[above]), steps + 1
         if above != NOBODY:
-            up[row] = at[row] = NOBODY
-            parents[row] = UNKNOWN
+            up[row] = NOBODY
+            records["parent"][row] = UNKNOWN
 
 
-def _scattered(slots: NDArray[np.int32], items: list[Any], count: int, rest: object) -> list[Any]:
+def _scattered(
+    slots: NDArray[np.int32], items: NDArray[np.object_], count: int, rest: bytes
+) -> list[bytes]:
     """A list of `count` items: `items` at `slots`, `rest` elsewhere."""
     column = np.full(count, rest, dtype=object)
-    boxed = np.empty(len(items), dtype=object)
-    boxed[:] = items
-    column[slots] = boxed
-    result: list[Any] = column.tolist()
+    column[slots] = items
+    result: list[bytes] = column.tolist()
     return result

@@ -20,9 +20,9 @@ class LeafLru:
     """Least recently used first, leaves only; an evicted page hands its recency to its parent.
 
     Pages lie in a doubly linked list from the oldest to the newest. A page that reaches the old
-    end while it has children is parked outside the list; when its last child is evicted from
-    the old end it re-enters there, which is the child's recency. So every step is O(1), and no
-    page is looked at twice without having been used in between.
+    end while it has children is parked outside the list; when its last child goes it re-enters
+    in that child's place. So every step is O(1), and no page is looked at twice without having
+    been used in between.
     """
 
     def __init__(self, lineage: Lineage) -> None:
@@ -51,7 +51,7 @@ class LeafLru:
             if state != _CHOSEN:
                 if state != _PARKED:
                     self._unlink(slot)
-                self._append(slot)
+                self._insert(slot, self._newest)
             self._used_ms[slot] = now_ms
 
     def idle_ms(self, slot: int) -> int:
@@ -75,9 +75,11 @@ class LeafLru:
                 continue
             self._older[slot] = _CHOSEN
             chosen.append(slot)
-            self._unpark_oldest(self._lineage.leave(slot))
+            parent = self._lineage.leave(slot)
+            if parent != NOBODY and self._older[parent] == _PARKED:
+                self._insert(parent, _END)
         for slot in passed:
-            self._append(slot)
+            self._insert(slot, self._newest)
         return chosen
 
     def settled(self, slot: int) -> bool:
@@ -94,11 +96,11 @@ class LeafLru:
         """A page, victim or not, is gone."""
         state = self._older[slot]
         if state != _CHOSEN:
-            if state != _PARKED:
-                self._unlink(slot)
             parent = self._lineage.leave(slot)
             if parent != NOBODY and self._older[parent] == _PARKED:
-                self._append(parent)
+                self._insert(parent, state if state != _PARKED else _END)
+            if state != _PARKED:
+                self._unlink(slot)
         self._older[slot] = _PARKED
 
     def load(self, slots: NDArray[np.int32]) -> None:
@@ -112,24 +114,18 @@ class LeafLru:
         np.frombuffer(self._used_ms, dtype=np.int64)[slots] = _now_ms()
         self._oldest, self._newest = int(slots[0]), int(slots[-1])
 
-    def _unpark_oldest(self, slot: int) -> None:
-        if slot == NOBODY or self._older[slot] != _PARKED:
-            return
-        self._older[slot], self._newer[slot] = _END, self._oldest
-        if self._oldest == _END:
-            self._newest = slot
-        else:
-            self._older[self._oldest] = slot
-        self._oldest = slot
-
-    def _append(self, slot: int) -> None:
-        newest = self._newest
-        self._older[slot], self._newer[slot] = newest, _END
-        if newest == _END:
+    def _insert(self, slot: int, older: int) -> None:
+        """Put a page that is in no list behind `older`; _END makes it the oldest."""
+        newer = self._oldest if older == _END else self._newer[older]
+        self._older[slot], self._newer[slot] = older, newer
+        if older == _END:
             self._oldest = slot
         else:
-            self._newer[newest] = slot
-        self._newest = slot
+            self._newer[older] = slot
+        if newer == _END:
+            self._newest = slot
+        else:
+            self._older[newer] = slot
 
     def _unlink(self, slot: int) -> None:
         older, newer = self._older[slot], self._newer[slot]
