@@ -12,11 +12,13 @@ local parent_age = tonumber(ARGV[11])
 local units = now()
 local UNKNOWN = string.rep('\0', 16)
 
-local function kept(e, n)
+local debts = {} -- children gone here, by parent: written once, and not at all if it goes too
+
+local function kept(e, n, digest)
   if idle == '' then return nil end
   local hi, lo = byte(e, 6, 7)
   local age = (units - stamp(e)) % 4294967296
-  if hi % 64 + lo > 0 and age < parent_age then return '\2' end
+  if hi % 64 * 256 + lo > (debts[digest] or 0) and age < parent_age then return '\2' end
   local a, b, c, d = byte(idle, n * 4 - 3, n * 4)
   if hi % 128 >= READ and age < ((a * 256 + b) * 256 + c) * 256 + d then return '\1' end
   return nil
@@ -28,23 +30,28 @@ for n = 1, #lengths do
   local i, size = n * 16 - 15, byte(lengths, n)
   local location = sub(locations, location_at, location_at + size - 1)
   location_at = location_at + size
-  local key, field = place(pages, digests, i)
+  local digest = sub(digests, i, i + 15)
+  local key, field = place(pages, digest, 1)
   local e = call('HGET', key, field)
   out[n] = '\0'
   if valid(e) and sub(e, 8) == location then
-    local keep = kept(e, n)
+    local keep = kept(e, n, digest)
     if keep then
       out[n] = keep
     else
       call('HDEL', key, field)
       removed = removed + 1
+      debts[digest] = nil
       local parent = sub(parents, i, i + 15)
       if byte(e, 6) >= COUNTED and parent ~= UNKNOWN then
-        local parent_key, parent_field = place(pages, parent, 1)
-        bump(parent_key, parent_field, -1)
+        debts[parent] = (debts[parent] or 0) + 1
       end
     end
   end
+end
+for parent, n in pairs(debts) do
+  local key, field = place(pages, parent, 1)
+  bump(key, field, -n)
 end
 if removed > 0 then call('HINCRBY', KEYS[1], 'k:' .. here, -removed) end
 return answer(table.concat(out))
