@@ -120,16 +120,21 @@ def all_ok(outcomes: Sequence[Outcome]) -> None:
             raise StorageError(f"a measured page failed: {reason} {outcome.detail}")
 
 
-def drop_page_cache(directory: Path) -> None:
-    """Write a directory's files back and out of the page cache; as root all others too."""
+def settle(directory: Path) -> None:
+    """Write a directory's files back, so that no writing disturbs what is measured next."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def drop_page_cache(directory: Path) -> None:
+    """Write a directory's files back and out of the page cache; as root all others too."""
+    settle(directory)
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if os.access(_DROP_CACHES, os.W_OK):
         _DROP_CACHES.write_text("1\n")
 

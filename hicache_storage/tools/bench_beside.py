@@ -9,7 +9,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode
+from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode, settle
 from hicache_storage.tools.bench_files import FileArena
 from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Say, merge
 from hicache_storage.tools.spinner import Spinner
@@ -27,6 +27,7 @@ def measure_beside(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     for heat, mode in (("cold", "auto"), ("warm", "buffered")):
         with Arena(directory / heat, plan.page_bytes, plan.pages, io_mode=mode) as arena:
             arena.write()
+            settle(arena.directory)
             for order, which in chosen.items():
                 say(f"batches beside a spinning thread, {order}, {heat}")
                 before = _drop(arena) if heat == "cold" else _nothing
@@ -75,6 +76,7 @@ def _file_beside(plan: BenchPlan, arena: Arena, directory: Path) -> Figures:
     """The same warm, scattered batch by both sides beside the spinner, in turn."""
     files = FileArena(directory, plan.page_bytes, plan.pages)
     which = _scattered(plan.pages)
+    settle(directory)
     files.batch(which)
     arena.batch(which)
     ratios, theirs = [], []

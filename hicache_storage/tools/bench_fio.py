@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from hicache_backends.errors import ConfigError, StorageError
@@ -29,9 +30,13 @@ class Fio:
         """Create `file`, written once, so that later writes overwrite extents that exist."""
         self.bytes_per_s("write", file, 8)
 
-    def best_depth(self, way: Way, file: Path) -> int:
-        """The depth of the fastest of one run each."""
-        return max(DEPTHS, key=lambda depth: self.bytes_per_s(way, file, depth))
+    def best_depth(self, way: Way, file: Path, rounds: int) -> int:
+        """The depth that was fastest in the median over the rounds, in each of which all run."""
+        rates: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
+        for _ in range(rounds):
+            for depth in DEPTHS:
+                rates[depth].append(self.bytes_per_s(way, file, depth))
+        return max(DEPTHS, key=lambda depth: median(rates[depth]))
 
     def bytes_per_s(self, way: Way, file: Path, depth: int) -> float:
         """One run. Raises StorageError if fio fails."""

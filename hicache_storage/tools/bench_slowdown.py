@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from hicache_storage.tools.bench_arena import Arena
+from hicache_storage.tools.bench_arena import Arena, settle
 from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Say
 from hicache_storage.tools.line_process import LineProcess, reply
 from hicache_storage.tools.spinner import Spinner
@@ -49,6 +49,7 @@ def measure_slowdown(plan: BenchPlan, directory: Path, say: Say) -> Figures:
             ) as other,
         ):
             arena.write()
+            settle(arena.directory)
             other.answer()  # ready
             pace = Pace(_interval(arena), plan.window_seconds)
             lost = [_lost(arena, other, pace, here_first=n % 2 == 0) for n in range(WINDOWS)]
@@ -99,6 +100,7 @@ def _serve(directory: str, page_bytes: str, mode: str) -> None:
     """The other process: works for a window whenever it is told the pace."""
     with Arena(Path(directory), int(page_bytes), BATCH_PAGES, io_mode=mode) as arena:
         arena.write()
+        settle(arena.directory)
         arena.read()
         reply("ready")
         for line in sys.stdin:

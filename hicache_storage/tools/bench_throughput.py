@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode, pieces_of
+from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode, pieces_of, settle
 from hicache_storage.tools.bench_files import FileArena
 from hicache_storage.tools.bench_fio import Fio
 from hicache_storage.tools.bench_plan import BenchPlan, Comparison, Figures, Say, alternate, merge
@@ -36,6 +36,7 @@ def measure_reads(plan: BenchPlan, directory: Path, say: Say) -> Figures:
         with Arena(directory / "warm", plan.page_bytes, plan.pages, io_mode="buffered") as arena:
             arena.write()
             for side in (arena, files):
+                settle(side.directory)
                 side.read()
             result = alternate(plan.runs, arena.read, files.read)
             merge(figures, _compared("sglang_file", "read_warm", result))
@@ -53,7 +54,7 @@ def measure_writes(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     fio = Fio(plan.page_bytes, plan.total_bytes)
     file = directory / "fio.data"
     fio.lay_out(file)
-    depth = fio.best_depth("write", file)
+    depth = fio.best_depth("write", file, plan.runs)
     with Arena(directory / "write", plan.page_bytes, plan.pages) as arena:
         arena.write()
         blocks = iter(range(plan.pages, plan.pages * (plan.runs + 1), plan.pages))
@@ -86,7 +87,7 @@ def measure_pieces(plan: BenchPlan, directory: Path, say: Say) -> Figures:
 def _cold_against_fio(plan: BenchPlan, arena: Arena) -> Figures:
     """fio reads the very extents that hold the pages."""
     fio = Fio(plan.page_bytes, plan.total_bytes)
-    depth = fio.best_depth("read", arena.data_file)
+    depth = fio.best_depth("read", arena.data_file, plan.runs)
 
     def theirs() -> float:
         drop_page_cache(arena.directory)
