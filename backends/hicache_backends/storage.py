@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.outcomes import Outcome
+from hicache_backends.outcomes import HIT, NEVER_WRITTEN, Outcome
 from hicache_backends.pages import Pages
 
 ROOT = b"\0" * 15 + b"\1"
@@ -106,7 +106,7 @@ class PageStorage(ABC):
 
     def explain(self, digest: bytes) -> Outcome:
         """Why this page would be missed right now; ok if it would be read."""
-        return Outcome(True) if self.contains([digest])[0] else Outcome(False)
+        return HIT if self.contains([digest])[0] else NEVER_WRITTEN
 
     def entries(self) -> Iterator[PageEntry]:
         """Every page in the own index, heads of chains before their tails where known."""

@@ -56,7 +56,9 @@ class BatchTests(Suite):
         outcomes = storage.get(pages, target.pages, soon())
         assert [o.reason for o in outcomes] == [Reason.NEVER_WRITTEN] * 9
         assert storage.contains(pages) == [False] * 9
+        assert_truthful([storage.explain(pages[0]), storage.explain(*digests_of("other"))], 2)
         assert not storage.explain(pages[0]).ok
+        assert storage.explain(*digests_of("other")).ok
 
     @pytest.mark.parametrize("count", [7, 8, 9, 17])
     def test_every_pattern_of_holes_is_answered_page_by_page(

@@ -79,6 +79,23 @@ def put(
     return storage.put(digests, pages, parents or [UNKNOWN] * len(digests), soon())
 
 
+def read(
+    storage: PageStorage,
+    digests: Sequence[bytes],
+    *,
+    page_bytes: int = PAGE_BYTES,
+    pieces: int = 1,
+) -> list[Outcome]:
+    """Read these pages and check each that claims to be ok."""
+    target = Target(len(digests), page_bytes, pieces)
+    outcomes = storage.get(digests, target.pages, soon())
+    assert_truthful(outcomes, len(digests))
+    for i, (digest, outcome) in enumerate(zip(digests, outcomes, strict=True)):
+        if outcome.ok:
+            assert target[i] == canary(digest, page_bytes), f"page {i} has wrong bytes"
+    return outcomes
+
+
 def get(
     storage: PageStorage,
     digests: Sequence[bytes],
@@ -86,14 +103,8 @@ def get(
     page_bytes: int = PAGE_BYTES,
     pieces: int = 1,
 ) -> list[bool]:
-    """Read these pages and check each that claims to be ok; whether each was a hit."""
-    target = Target(len(digests), page_bytes, pieces)
-    outcomes = storage.get(digests, target.pages, soon())
-    assert_truthful(outcomes, len(digests))
-    for i, (digest, outcome) in enumerate(zip(digests, outcomes, strict=True)):
-        if outcome.ok:
-            assert target[i] == canary(digest, page_bytes), f"page {i} has wrong bytes"
-    return [outcome.ok for outcome in outcomes]
+    """As `read`; whether each page was a hit."""
+    return [o.ok for o in read(storage, digests, page_bytes=page_bytes, pieces=pieces)]
 
 
 def assert_truthful(outcomes: Sequence[Outcome], count: int) -> None:

@@ -19,11 +19,13 @@ from hicache_backends.testing.canaries import (
     digests_of,
     get,
     put,
+    read,
 )
 from hicache_backends.testing.medium import Medium
 from hicache_backends.testing.suite import Suite
 
 CAPACITY = 16
+ABSENT = {None, Reason.NEVER_WRITTEN, Reason.EVICTED, Reason.BEING_WRITTEN}
 
 
 class ConcurrencyTests(Suite):
@@ -44,13 +46,15 @@ class ConcurrencyTests(Suite):
             outcomes = put(storage, chosen, parents=chain_parents(pages)[start : start + 8])
             assert {o.reason for o in outcomes} <= {None, Reason.NO_SPACE, Reason.BEING_WRITTEN}
 
-        def read(chance: random.Random) -> None:
-            hits[0] += sum(get(storage, chance.sample(pages, 8)))
+        def look(chance: random.Random) -> None:
+            outcomes = read(storage, chance.sample(pages, 8))
+            hits[0] += sum(outcome.ok for outcome in outcomes)
+            assert {o.reason for o in outcomes} <= ABSENT, "a slot was reused under its reader"
 
         def forget(chance: random.Random) -> None:
             assert all(storage.remove(chance.sample(pages, 2)))
 
-        run_together([write, write, read, read, read, forget], self.churn_seconds)
+        run_together([write, write, look, look, look, forget], self.churn_seconds)
         assert hits[0], "nothing was ever read: the test shows nothing"
         _assert_whole(storage, bounded=medium.bounded)
         storage.close()
