@@ -24,6 +24,12 @@ needs_fio = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def _page_cache_of_others_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files are dropped from the cache one by one; the machine's whole cache is left alone."""
+    monkeypatch.setattr("hicache_storage.tools.bench_arena._DROP_CACHES", tmp_path / "absent")
+
+
 def small(directory: Path, **changes: object) -> BenchPlan:
     settings: dict[str, object] = {
         "page_bytes": 16 << 10,
