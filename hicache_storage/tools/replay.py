@@ -64,6 +64,7 @@ def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> Rep
             _drive(nodes, range(half, len(chains)), plan.concurrent, progress)
         resident = _resident(nodes)
         reports = [NodeReport.from_json(json.loads(node.ask("end"))) for node in nodes]
+        seconds = time.monotonic() - began
     return ReplayResult(
         total=NodeReport.sum(reports),
         nodes=reports,
@@ -71,7 +72,7 @@ def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> Rep
         resident_pages=resident.total(),
         stranded_pages=sum(n for b, n in resident.items() if _stranded(b, before, resident)),
         corrupted_pages=corrupted,
-        seconds=time.monotonic() - began,
+        seconds=seconds,
     )
 
 
