@@ -24,11 +24,15 @@ class TestNvmePosixBuffered(PageStorageConformance):
 
 
 class TestNvmeStaged(PageStorageConformance):
+    machine_examples = 20
+
     def make_medium(self, directory: Path) -> Medium:
         return NvmeMedium(directory, zero_copy="never")
 
 
 class TestNvmeTwoPaths(PageStorageConformance):
+    machine_examples = 20
+
     def make_medium(self, directory: Path) -> Medium:
         return NvmeMedium(directory, roots=2)
 

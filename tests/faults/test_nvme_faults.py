@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from hicache_backends.native_calls import HAVE_NATIVE
 from tests.faults.rig import Faults
 
-engines = pytest.mark.parametrize("engine", ["native", "posix"])
+_native = pytest.param(
+    "native", marks=pytest.mark.skipif(not HAVE_NATIVE, reason="the C extension is not built")
+)
+engines = pytest.mark.parametrize("engine", [_native, "posix"])
 
 
 def play(faults: Faults, scenario: str, engine: str) -> list[str]:
