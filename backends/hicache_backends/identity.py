@@ -16,7 +16,7 @@ from typing import Any
 
 import msgpack
 
-from hicache_backends.errors import InvalidKey
+from hicache_backends.errors import ConfigError, InvalidKey
 
 FORMAT = "hicache-namespace-1"
 DIGEST_BYTES = 16
@@ -45,6 +45,19 @@ class Namespace:
     pool: str = "kv"
     tenant: str = "default"
     salt: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a field that cannot be encoded, and for pages without bytes."""
+        for name in ("page_tokens", "page_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} of a namespace must be above 0")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, str) and not value.isascii():
+                try:
+                    value.encode()
+                except UnicodeEncodeError:
+                    raise ConfigError(f"{field.name} of a namespace is not valid text") from None
 
     def encode(self) -> bytes:
         """The canonical encoding that the fingerprint is made from."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hicache_backends import identity, native_calls
-from hicache_backends.errors import InvalidKey
+from hicache_backends.errors import ConfigError, InvalidKey
 from hicache_backends.identity import MAX_KEY_BYTES, Namespace, page_digests
 from hicache_backends.testing.canaries import NAMESPACE
 from hicache_backends.testing.isolation import FIELDS, variant
@@ -26,6 +26,7 @@ in_both = pytest.mark.parametrize(
 )
 
 _numbers = st.integers(0, (1 << 63) - 1)
+_counts = st.integers(1, (1 << 63) - 1)
 _texts = st.text(max_size=12)
 _ranges = st.tuples(_numbers, _numbers)
 namespaces = st.builds(
@@ -34,8 +35,8 @@ namespaces = st.builds(
     revision=_texts,
     kv_dtype=_texts,
     layout=_texts,
-    page_tokens=_numbers,
-    page_bytes=_numbers,
+    page_tokens=_counts,
+    page_bytes=_counts,
     layers=_ranges,
     kv_heads=_ranges,
     token_shard=_ranges,
@@ -164,3 +165,11 @@ def test_what_cannot_name_a_page_is_refused_whole(digests: Digests, key: object)
 def test_anything_but_an_encoding_is_a_value_error(packed: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of msgpack or of our own
         Namespace.decode(packed)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("page_bytes", 0), ("page_tokens", -1), ("model", "\ud800")]
+)
+def test_a_namespace_that_cannot_name_pages_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        dataclasses.replace(NAMESPACE, **{field: value})  # type: ignore[arg-type]  # the point
