@@ -112,9 +112,9 @@ class AsyncRegistry:
 
     def start(self, on_orders: Callable[[Orders], Awaitable[None]]) -> None:
         """Begin to send heartbeats. `on_orders` runs in this event loop; orders that it has not
-        carried out within a heartbeat's time are given again."""
+        carried out within half a heartbeat's time are given again."""
         loop = asyncio.get_running_loop()
-        patience_s = self._core.options.heartbeat_ms / 1000
+        patience_s = self._core.options.heartbeat_ms / 2000
 
         async def obey(orders: Orders) -> None:
             await on_orders(orders)
