@@ -158,7 +158,8 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(n=some_store, asked=some_pages, told=st.booleans(), claimed=st.booleans())
     def publish(self, n: int, asked: list[bytes], told: bool, claimed: bool) -> None:
         store, medium = self._at(n)
-        above = [PAGES[-1], *asked[:-1]] if told else [UNKNOWN] * len(asked)
+        first = PAGES[-1] if asked[0] != PAGES[-1] else UNKNOWN  # no page is its own parent
+        above = [first, *asked[:-1]] if told else [UNKNOWN] * len(asked)
         entries = [store.entry(page, parent) for page, parent in zip(asked, above, strict=True)]
         answers = store.registry.publish(entries, b"8 bytes!" if claimed else b"", soon())
         assert answers == medium.publish(entries, store.member.store)
