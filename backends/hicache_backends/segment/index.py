@@ -64,7 +64,7 @@ class PageIndex:
 
     def page(self, slot: int) -> tuple[bytes, bytes]:
         """Digest and parent of the page in this slot."""
-        return self._lineage.digests[slot], self._lineage.parents[slot]
+        return self._lineage.digests[slot], self._lineage.parent(slot)
 
     def learn(self, digest: bytes, parent: bytes) -> None:
         """The parent of a resident page whose parent was unknown."""

@@ -19,7 +19,8 @@ class Lineage:
 
     Children are counted by the parent's slot where the parent is resident, else by its digest,
     so that pages of a chain may come and go in any order. A page is counted at its parent from
-    `join` to `leave`. No method touches more than a few pages, but for `load`.
+    `join` to `leave`; the links of pages that have joined never form a circle. `load` is the only
+    method that touches more than a few pages.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class Lineage:
         self.parents: list[bytes] = []
         self.children = array("i")
         self._orphans: dict[bytes, int] = {}
+        self._left: dict[int, bytes] = {}  # parents of pages that have left
 
     def extend(self, count: int) -> None:
         """Room for `count` more slots."""
@@ -45,11 +47,10 @@ class Lineage:
     def depart(self, slot: int) -> bytes:
         """A page that has left its parent is resident no more; its digest."""
         digest = self.digests[slot]
-        del self.slots[digest]
+        del self.slots[digest], self._left[slot]
         if self.children[slot]:
             self._orphans[digest] = self.children[slot]
         self.digests[slot] = b""
-        self.parents[slot] = UNKNOWN
         self.children[slot] = 0
         return digest
 
@@ -62,20 +63,21 @@ class Lineage:
         self.parents[slot] = parent if at == NOBODY else self.digests[at]
         return True
 
-    def parent_slot(self, slot: int) -> int:
-        """The slot of the page's parent, or NOBODY."""
-        return self.slots.get(self.parents[slot], NOBODY)
+    def parent(self, slot: int) -> bytes:
+        """The parent of a page, whether or not it has left."""
+        return self._left.get(slot, self.parents[slot])
 
     def join(self, slot: int) -> None:
         """Count the page at its parent. A parent that would close a circle is forgotten: a circle
         has no leaf and could never be evicted."""
-        if self._descends(self.parents[slot], slot):
-            self.parents[slot] = UNKNOWN
+        parent = self._left.pop(slot, self.parents[slot])
+        self.parents[slot] = UNKNOWN if self._descends(parent, slot) else parent
         self._count(slot, 1)
 
     def leave(self, slot: int) -> int:
         """Count the page no more. The slot of its parent if no child is left there, or NOBODY."""
         at = self._count(slot, -1)
+        self._left[slot], self.parents[slot] = self.parents[slot], UNKNOWN
         return NOBODY if at == NOBODY or self.children[at] else at
 
     def load(self, slots: NDArray[np.int32], records: NDArray[np.void]) -> NDArray[np.int64]:

@@ -48,7 +48,8 @@ class Policy(RuleBasedStateMachine):
     def circle(self, parent: bytes, name: bytes) -> bool:
         """Whether the page would come before itself; only a page with children can."""
         while self.children(name) and parent != name and parent in self.pages:
-            parent = self.pages[parent].parent
+            page = self.pages[parent]
+            parent = UNKNOWN if page.chosen else page.parent
         return parent == name
 
     def inherit(self, page: Page) -> None:
