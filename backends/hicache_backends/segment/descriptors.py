@@ -8,6 +8,7 @@ import resource
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _IDLE_S = 60.0
@@ -53,12 +54,14 @@ class Descriptors:
         _close(surplus)
         return file.fd
 
-    def release(self, path: str, flags: int) -> None:
-        """Give up one use."""
+    def release(self, files: Iterable[tuple[str, int]]) -> None:
+        """Give up one use of each."""
         with self._lock:
-            file = self._files.get((path, flags))
-            if file:
-                file.uses -= 1
+            for key in files:
+                if file := self._files.get(key):
+                    file.uses -= 1
+            surplus = self._surplus()
+        _close(surplus)
 
     def forget(self, path: str) -> None:
         """Close the files of this path that nobody uses."""
@@ -112,9 +115,8 @@ class Lease:
 
     def end(self) -> None:
         """Give all files back."""
-        for path, flags in self._open:
-            self._descriptors.release(path, flags)
-        self._open.clear()
+        self._descriptors.release(self._open)
+        self._open = {}
 
 
 def _close(fds: list[int]) -> None:
