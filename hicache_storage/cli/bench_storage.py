@@ -33,6 +33,7 @@ def bench_storage(
     scale_pages: Annotated[
         int, typer.Option(help="Stored pages of the scale measure.")
     ] = 1_000_000,
+    io_engine: Annotated[str, typer.Option(help="auto, native or posix.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure the store against fio, SGLang's file backend and its own bars."""
@@ -51,6 +52,7 @@ def bench_storage(
         against=tuple(_listed(against)),
         runs=runs,
         scale_pages=scale_pages,
+        io_engine=io_engine,
     )
     figures = _with_status(plan)
     if as_json:

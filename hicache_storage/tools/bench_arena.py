@@ -18,6 +18,7 @@ from hicache_backends.outcomes import Outcome
 from hicache_backends.pages import Pages
 from hicache_backends.segment.segment import stored_bytes
 from hicache_storage.page_store import PageStore
+from hicache_storage.tools.bench_plan import BenchPlan
 from hicache_storage.tools.content import PageContent, page_key, page_memory
 
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -44,7 +45,13 @@ class Arena:
     """A page store that holds the blocks 0 to `pages` - 1 as one chain, in one segment."""
 
     def __init__(
-        self, directory: Path, page_bytes: int, pages: int, *, io_mode: str = "auto"
+        self,
+        directory: Path,
+        page_bytes: int,
+        pages: int,
+        *,
+        io_mode: str = "auto",
+        io_engine: str = "auto",
     ) -> None:
         room_bytes = stored_bytes(pages, page_bytes)
         options = NvmeOptions(
@@ -52,6 +59,7 @@ class Arena:
             capacity_bytes=room_bytes,
             segment_bytes=room_bytes,
             io_mode=io_mode,
+            io_engine=io_engine,
         )
         directory.mkdir(parents=True, exist_ok=True)
         namespace = bench_namespace(page_bytes)
@@ -151,3 +159,8 @@ def io_mode(arena: Arena) -> str:
     """I/O engine and mode in force, as the store says."""
     stats = arena.store.stats()
     return "/".join(str(stats.get(f"storage_{name}", "?")) for name in ("io_engine", "io_mode"))
+
+
+def open_arena(plan: BenchPlan, directory: Path, *, io_mode: str = "auto") -> Arena:
+    """An arena of the plan's pages and engine."""
+    return Arena(directory, plan.page_bytes, plan.pages, io_mode=io_mode, io_engine=plan.io_engine)

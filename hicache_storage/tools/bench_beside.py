@@ -9,7 +9,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode, settle
+from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode, open_arena, settle
 from hicache_storage.tools.bench_files import FileArena
 from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Say, merge
 from hicache_storage.tools.spinner import Spinner
@@ -25,7 +25,7 @@ def measure_beside(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     chosen = {"neighbouring": np.arange(BATCH_PAGES).tolist(), "scattered": _scattered(plan.pages)}
     runs = max(plan.runs, LEAST_RUNS)
     for heat, mode in (("cold", "auto"), ("warm", "buffered")):
-        with Arena(directory / heat, plan.page_bytes, plan.pages, io_mode=mode) as arena:
+        with open_arena(plan, directory / heat, io_mode=mode) as arena:
             arena.write()
             settle(arena.directory)
             for order, which in chosen.items():

@@ -34,11 +34,13 @@ STARTS = 3
 class ScaleStore:
     """A store of `pages` small pages in chains of 32, with room for `ROUNDS` batches more."""
 
-    def __init__(self, directory: Path, pages: int) -> None:
+    def __init__(self, directory: Path, pages: int, io_engine: str) -> None:
         self.pages = pages
         namespace = bench_namespace(PAGE_BYTES)
         room_bytes = stored_bytes(pages + ROUNDS * BATCH_PAGES, PAGE_BYTES)
-        options = NvmeOptions(paths=(str(directory),), capacity_bytes=room_bytes)
+        options = NvmeOptions(
+            paths=(str(directory),), capacity_bytes=room_bytes, io_engine=io_engine
+        )
         directory.mkdir(parents=True, exist_ok=True)
         self.store = PageStore(
             open_nvme(namespace, options),
@@ -116,7 +118,7 @@ def measure_scale(plan: BenchPlan, directory: Path, say: Say) -> Figures:
         stores = {}
         for path, pages in sizes.items():
             say(f"storing {pages:,} small pages")
-            stores[path] = ScaleStore(path, pages)
+            stores[path] = ScaleStore(path, pages, plan.io_engine)
             stack.callback(stores[path].store.close)
             stores[path].fill()
         say("the cost of each call")

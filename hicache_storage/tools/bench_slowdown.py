@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from hicache_storage.tools.bench_arena import Arena, settle
+from hicache_storage.tools.bench_arena import Arena, open_arena, settle
 from hicache_storage.tools.bench_plan import BATCH_PAGES, BenchPlan, Figures, Say
 from hicache_storage.tools.line_process import LineProcess, reply
 from hicache_storage.tools.spinner import Spinner
@@ -38,14 +38,16 @@ def measure_slowdown(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     figures: Figures = {}
     for heat, mode in (("cold", "auto"), ("warm", "buffered")):
         say(f"the spinning thread's own progress, {heat} reads")
+        small = replace(plan, pages=BATCH_PAGES)
         with (
-            Arena(directory / f"slow-{heat}", plan.page_bytes, BATCH_PAGES, io_mode=mode) as arena,
+            open_arena(small, directory / f"slow-{heat}", io_mode=mode) as arena,
             LineProcess.of_module(
                 "the other process",
                 __name__,
                 str(directory / f"other-{heat}"),
                 str(plan.page_bytes),
                 mode,
+                plan.io_engine,
             ) as other,
         ):
             arena.write()
@@ -96,9 +98,11 @@ def _here(arena: Arena, pace: Pace) -> None:
     worker.join()
 
 
-def _serve(directory: str, page_bytes: str, mode: str) -> None:
+def _serve(directory: str, page_bytes: str, io_mode: str, io_engine: str) -> None:
     """The other process: works for a window whenever it is told the pace."""
-    with Arena(Path(directory), int(page_bytes), BATCH_PAGES, io_mode=mode) as arena:
+    with Arena(
+        Path(directory), int(page_bytes), BATCH_PAGES, io_mode=io_mode, io_engine=io_engine
+    ) as arena:
         arena.write()
         settle(arena.directory)
         arena.read()

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from hicache_storage.tools.bench_arena import Arena, drop_page_cache, io_mode, pieces_of, settle
+from hicache_storage.tools.bench_arena import (
+    Arena,
+    drop_page_cache,
+    io_mode,
+    open_arena,
+    pieces_of,
+    settle,
+)
 from hicache_storage.tools.bench_files import FileArena
 from hicache_storage.tools.bench_fio import Fio
 from hicache_storage.tools.bench_plan import BenchPlan, Comparison, Figures, Say, alternate, merge
@@ -21,7 +29,7 @@ def measure_reads(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     if "sglang-file" in plan.against:
         files = FileArena(directory / "files", plan.page_bytes, plan.pages)
         figures["sglang_file"] = files.files.name
-    with Arena(directory / "cold", plan.page_bytes, plan.pages) as arena:
+    with open_arena(plan, directory / "cold") as arena:
         arena.write()
         if "fio" in plan.against:
             say("cold reads against fio")
@@ -34,7 +42,7 @@ def measure_reads(plan: BenchPlan, directory: Path, say: Say) -> Figures:
         merge(figures, {"io": {"cold": io_mode(arena)}})
     if files is not None:
         say("warm reads against SGLang's file backend")
-        with Arena(directory / "warm", plan.page_bytes, plan.pages, io_mode="buffered") as arena:
+        with open_arena(plan, directory / "warm", io_mode="buffered") as arena:
             arena.write()
             for side in (arena, files):
                 settle(side.directory)
@@ -61,7 +69,7 @@ def measure_writes(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     fio.lay_out(file)
     depth = fio.best_depth("write", file, plan.runs)
     figures: Figures = {"fio_depth": {"write": depth}}
-    with Arena(directory / "write", plan.page_bytes, plan.pages) as arena:
+    with open_arena(plan, directory / "write") as arena:
         arena.write()
         blocks = itertools.count(plan.pages, plan.pages)
         for name, hot_pages in (("write", depth), ("write_own_memory", 0)):
@@ -84,7 +92,8 @@ def measure_pieces(plan: BenchPlan, directory: Path, say: Say) -> Figures:
     say(f"pages of {plan.pieces} pieces")
     page_bytes = plan.pieces * PIECE_BYTES
     pages = max(128, plan.total_bytes // page_bytes)
-    with Arena(directory / "pieces", page_bytes, pages, io_mode="direct") as arena:
+    layered = replace(plan, page_bytes=page_bytes, pages=pages)
+    with open_arena(layered, directory / "pieces", io_mode="direct") as arena:
         arena.write()
         pieces = pieces_of(arena.memory, pages, plan.pieces)
         drop_page_cache(arena.directory)
