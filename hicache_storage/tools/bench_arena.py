@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -88,20 +87,13 @@ class Arena:
         """The data file of the segment that holds the pages."""
         return max(self.directory.glob("*/*/seg-*.data"), key=lambda path: path.stat().st_size)
 
-    def write(self, first_block: int = 0, hot_pages: int = 0) -> float:
-        """Store the chain of blocks from `first_block` on; bytes a second.
-
-        `hot_pages`: the content of so many pages stands for all of them, so that it is read from
-        the processor's cache; 0: every page has its own memory and content.
-        """
+    def write(self, first_block: int = 0) -> float:
+        """Store the chain of blocks from `first_block` on; bytes a second."""
         blocks = range(first_block, first_block + self.pages)
         self.content.fill(blocks, self.memory)
         keys = [page_key(block) for block in blocks]
-        source = self.targets
-        if hot_pages:
-            source = replace(self.targets[np.arange(self.pages) % hot_pages], writable=False)
         began = time.perf_counter()
-        outcomes = self.store.set(keys, source, parent=None, timeout_ms=TIMEOUT_MS)
+        outcomes = self.store.set(keys, self.targets, parent=None, timeout_ms=TIMEOUT_MS)
         seconds = time.perf_counter() - began
         all_ok(outcomes)
         self.keys = keys

@@ -56,33 +56,25 @@ def measure_reads(plan: BenchPlan, directory: Path, say: Say) -> Figures:
 
 
 def measure_writes(plan: BenchPlan, directory: Path, say: Say) -> Figures:
-    """New pages over old ones: the store is full, so every set evicts and overwrites.
-
-    fio writes the same few blocks of memory, as many as its depth, again and again. `write` gives
-    the store's pages the same memory; with `write_own_memory` every page has its own, and what
-    the memory itself costs counts against the store alone.
-    """
+    """New pages over old ones: the store is full, so every set evicts and overwrites."""
     if "fio" not in plan.against:
         return {}
+    say("writes against fio")
     fio = Fio(plan.page_bytes, plan.total_bytes)
     file = directory / "fio.data"
     fio.lay_out(file)
     depth = fio.best_depth("write", file, plan.runs)
-    figures: Figures = {"fio_depth": {"write": depth}}
     with open_arena(plan, directory / "write") as arena:
         arena.write()
         blocks = itertools.count(plan.pages, plan.pages)
-        for name, hot_pages in (("write", depth), ("write_own_memory", 0)):
-            say(f"writes against fio, {name.replace('_', ' ')}")
-            result = alternate(
-                plan.runs,
-                lambda hot=hot_pages: arena.write(next(blocks), hot),  # type: ignore[misc]  # a default binds the loop's value
-                lambda: fio.bytes_per_s("write", file, depth),
-            )
-            merge(figures, _compared("fio", name, result))
-        merge(figures, {"io": {"write": io_mode(arena)}})
+        result = alternate(
+            plan.runs,
+            lambda: arena.write(next(blocks)),
+            lambda: fio.bytes_per_s("write", file, depth),
+        )
+        figures: Figures = {"io": {"write": io_mode(arena)}, "fio_depth": {"write": depth}}
     file.unlink()
-    return figures
+    return figures | _compared("fio", "write", result)
 
 
 def measure_pieces(plan: BenchPlan, directory: Path, say: Say) -> Figures:
