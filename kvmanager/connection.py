@@ -52,7 +52,7 @@ class Connection:
 class Pool:
     """The last connection given back is the first one taken."""
 
-    def __init__(self, endpoint: Endpoint, connect_timeout_ms: float, keep: int = 8) -> None:
+    def __init__(self, endpoint: Endpoint, connect_timeout_ms: float, keep: int = 16) -> None:
         self.endpoint = endpoint
         self._connect_timeout_ms = connect_timeout_ms
         self._keep = keep

@@ -65,6 +65,8 @@ class Endpoint:
         settings["retry"] = Retry(NoBackoff(), 0)
         try:
             connection: redis.connection.AbstractConnection = kind(**settings)
+            for told in ("driver_info", "lib_name", "lib_version"):  # by redis-py's version
+                setattr(connection, told, None)  # saves two round trips before the first call
             connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
         except (redis.RedisError, OSError) as error:
             raise self.translated(error) from None

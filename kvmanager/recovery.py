@@ -45,10 +45,10 @@ class Recovery:
 
     def _begin(self) -> Flow[None]:
         core = self._core
-        start = core.journal.start
-        core.begin_anew = False
-        core.withdrawn = set()
         self._pages = iter(self._entries()) if self._entries else iter(())
+        core.withdrawn = set()
+        core.begin_anew = False
+        start = core.journal.start
         try:
             yield from core.beat(begin=core.sequence if start is None else start)
         except RegistryError:
@@ -57,7 +57,11 @@ class Recovery:
 
     def _announce(self) -> Flow[int]:
         core = self._core
-        chunk = list(itertools.islice(self._pages, CHUNK_PAGES))
+        try:
+            chunk = list(itertools.islice(self._pages, CHUNK_PAGES))
+        except Exception:
+            core.begin_anew = True  # a source that failed half-way has not told everything
+            raise
         if not chunk:
             core.withdrawn = None
             core.heard(core.last)

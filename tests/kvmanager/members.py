@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from hicache_backends.deadline import Deadline
@@ -13,7 +13,7 @@ from hicache_backends.identity import Namespace
 from hicache_backends.segment.format import Location
 from hicache_backends.storage import ROOT, PageEntry
 from kvmanager.connect import connect_registry
-from kvmanager.model import Lookup, Member, Orders, Published, State
+from kvmanager.model import EntrySource, Lookup, Member, Orders, Published, State
 from kvmanager.options import RegistryOptions
 from kvmanager.session import RedisRegistry
 
@@ -56,9 +56,10 @@ class Store:
         )
         self.pages: dict[bytes, PageEntry] = {}
         self.orders: list[Orders] = []
+        self.source: EntrySource = lambda: iter(list(self.pages.values()))
         self._slots = 0
         self.registry: RedisRegistry = connect_registry(
-            url, namespace, self.member, entries=self._entries, options=options
+            url, namespace, self.member, entries=lambda: self.source(), options=options
         )
         if start:
             self.start()
@@ -95,9 +96,6 @@ class Store:
     def settled(self) -> None:
         """Wait until the registry knows every page."""
         eventually(lambda: self.registry.state is State.UP)
-
-    def _entries(self) -> Iterator[PageEntry]:
-        yield from list(self.pages.values())
 
     def _obey(self, orders: Orders) -> None:
         self.orders.append(orders)

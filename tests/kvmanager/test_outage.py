@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hicache_backends.errors import RegistryUnavailable
+from hicache_backends.errors import RegistryUnavailable, StorageError
 from hicache_backends.outcomes import Reason
+from hicache_backends.storage import PageEntry
 from kvmanager.model import State
 from kvmanager.options import RegistryOptions
 from tests.kvmanager.members import FAST, Cluster, Store, digests, eventually, soon
@@ -235,6 +236,7 @@ def test_what_the_journal_no_longer_holds_is_announced(make_server: Callable[...
         server.kill()
         server.start()
         eventually(lambda: store.lookup_or_none(keys) == 200)
+        store.settled()
         assert int(store.registry.stats()["announced"]) >= 200
 
 
@@ -258,21 +260,42 @@ def test_a_server_that_is_down_at_the_start_is_joined_later(
         assert store.lookup(keys).prefix == 3
 
 
-def test_an_address_that_swallows_packets_does_not_hold_the_start_up(
-    silent_address: str,
-) -> None:
-    began = time.monotonic()
-    with Cluster(silent_address) as cluster:
+@pytest.mark.parametrize("accepts", [True, False])
+def test_an_address_that_swallows_packets_does_not_hold_anything_up(accepts: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        queued = [] if accepts else [socket.create_connection(address) for _ in range(1)]
+        began = time.monotonic()
+        with Cluster(f"redis://127.0.0.1:{address[1]}") as cluster:
+            store = cluster.store()
+            assert time.monotonic() - began < 1
+            assert took_ms(lambda: store.lookup(digests(1))) < 50
+        for connection in queued:
+            connection.close()
+
+
+def test_a_source_that_fails_is_asked_again_from_the_beginning(server: Server) -> None:
+    with Cluster(server.url) as cluster:
         store = cluster.store()
-        assert time.monotonic() - began < 1
-        assert took_ms(lambda: store.lookup(digests(1))) < 50
+        store.settled()
+        entries = store.chain(digests(600))
+        store.write(entries)
+        failures = iter([0, 300])
 
+        def source() -> Iterator[PageEntry]:
+            fails_at = next(failures, None)
+            for n, entry in enumerate(entries):
+                if n == fails_at:
+                    raise StorageError("the medium is gone for a moment")
+                yield entry
 
-@pytest.fixture
-def silent_address() -> Iterator[str]:
-    """A port that takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        store.source = source
+        with server.client() as client:
+            client.flushall()
+        eventually(lambda: store.registry.state is not State.UP)
+        store.settled()
+        assert next(failures, None) is None
+        assert store.lookup([entry.digest for entry in entries]).prefix == 600
 
 
 def test_a_failover_is_ridden_out_with_one_new_connection_a_probe(
