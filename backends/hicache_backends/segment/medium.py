@@ -3,8 +3,9 @@
 `<root>/.medium` is one small record, made once. Whoever changes what lies on the root holds a
 `flock` on it, and keeps in it the sum of all segment files:
 
-    magic 8, format version 4, spare 4, uuid 16, device 8, inode 8,
-    capacity 8, free floor 8, bytes of segment files 8, CRC-32 of all that 4; little endian
+    magic 8, format version 4, Unix time at which a store last lacked its share 4, uuid 16,
+    device 8, inode 8, capacity 8, free floor 8, bytes of segment files 8, CRC-32 of all that 4;
+    little endian
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from pathlib import Path
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import IdentityMismatch, StorageUnavailable
 from hicache_backends.segment.format import FORMAT_VERSION
-from hicache_backends.segment.reclaim import reclaim, segment_file_bytes
+from hicache_backends.segment.reclaim import live_stores, reclaim, segment_file_bytes
 
 _log = logging.getLogger(__name__)
 
 _MAGIC = b"HICACHE\0"
-_BODY = struct.Struct("<8sI4x16sQQQQQ")
+_BODY = struct.Struct("<8sII16sQQQQQ")
 _CRC = struct.Struct("<I")
 _POLL_S = 0.002
 _RECOUNT_S = 60.0
+_WANTED_S = 60.0
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Ledger:
     capacity_bytes: int
     free_floor_bytes: int
     used_bytes: int
+    wanted_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,11 @@ class Medium:
         finally:
             os.close(fd)
 
-    def reserve(self, most: int, unit: int, namespace: str, deadline: Deadline) -> int:
-        """Room for up to `most` bytes, a multiple of `unit`, for a store of `namespace`.
+    def reserve(
+        self, most: int, unit: int, namespace: str, own: int, deadline: Deadline
+    ) -> tuple[int, bool]:
+        """Room for up to `most` bytes, a multiple of `unit`, for a store of `namespace` that has
+        `own` bytes; and whether it should rather give a segment up.
 
         Where there is less, segments of stores that no process has open are deleted first. 0
         where nothing can be had. Raises OSError.
@@ -109,8 +115,11 @@ class Medium:
             if self._room(ledger) < most:
                 self._make_room(ledger, most, namespace)
             granted = max(0, min(most, self._room(ledger))) // unit * unit
+            wanted = 0 <= time.time() - ledger.wanted_s < _WANTED_S
+            if (wanted or not granted) and self._is_to_yield(ledger, own, most, granted, wanted):
+                return 0, True
             ledger.used_bytes += granted
-            return granted
+            return granted, False
 
     def give_back(self, count: int, deadline: Deadline) -> None:
         """Room that was reserved and is used no more. Raises OSError."""
@@ -125,7 +134,7 @@ class Medium:
     def figures(self) -> tuple[int, int]:
         """Capacity and used bytes of the root, without its lock. Raises OSError."""
         body = _unpacked(Path(self.root, ".medium").read_bytes())
-        return (body[5], body[7]) if body else (0, 0)
+        return (body[6], body[8]) if body else (0, 0)
 
     def _room(self, ledger: Ledger) -> int:
         """Bytes that may be added to the root."""
@@ -134,6 +143,20 @@ class Medium:
             ledger.capacity_bytes - ledger.used_bytes,
             system.f_bavail * system.f_frsize - ledger.free_floor_bytes,
         )
+
+    def _is_to_yield(
+        self, ledger: Ledger, own: int, segment: int, granted: int, wanted: bool
+    ) -> bool:
+        """Whether a store has to give way: it has more than its share while another has less
+        than half of one, or while the root is overfull. One with so little says so."""
+        share = ledger.capacity_bytes // max(1, live_stores(self.root))
+        if 2 * (own + granted) < share:
+            ledger.wanted_s = int(time.time())
+        elif 2 * own < share:
+            ledger.wanted_s = 0
+        elif wanted and own - segment >= share:
+            return True
+        return own > share and ledger.used_bytes > ledger.capacity_bytes
 
     def _make_room(self, ledger: Ledger, most: int, namespace: str) -> None:
         freed, segments = reclaim(self.root, most - self._room(ledger), namespace)
@@ -154,8 +177,8 @@ class Medium:
             raise IdentityMismatch(
                 f"{self.root} holds format {body[1]}; this version reads format {FORMAT_VERSION}"
             )
-        if body and (body[3], body[4]) == (here.st_dev, here.st_ino):
-            ledger = Ledger(body[2], *body[5:8])
+        if body and (body[4], body[5]) == (here.st_dev, here.st_ino):
+            ledger = Ledger(body[3], *body[6:9], wanted_s=body[2])
         elif limits is None:
             raise OSError(errno.ESTALE, "the root was replaced while in use", self.root)
         else:
@@ -186,6 +209,7 @@ class Medium:
         body = _BODY.pack(
             _MAGIC,
             FORMAT_VERSION,
+            ledger.wanted_s & 0xFFFFFFFF,
             ledger.uuid,
             here.st_dev,
             here.st_ino,
@@ -196,7 +220,7 @@ class Medium:
         return body + _CRC.pack(zlib.crc32(body))
 
 
-def _unpacked(packed: bytes) -> tuple[bytes, int, bytes, int, int, int, int, int] | None:
+def _unpacked(packed: bytes) -> tuple[bytes, int, int, bytes, int, int, int, int, int] | None:
     body, crc = packed[: _BODY.size], packed[_BODY.size :]
     if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(body) or body[:8] != _MAGIC:
         return None

@@ -58,6 +58,11 @@ class LeafLru:
         """Milliseconds since the page was last used."""
         return _now_ms() - self._used_ms[slot]
 
+    @property
+    def oldest(self) -> int | None:
+        """The page that was not used for longest, whether or not it has children."""
+        return None if self._oldest == _END else self._oldest
+
     def victims(self, count: int, pinned: Container[int]) -> list[int]:
         """The next pages to go, leaves before their parents, none of them `pinned`.
 

@@ -40,6 +40,15 @@ def segment_file_bytes(root: str) -> int:
     return sum(status.st_size for status in map(_status, entries) if status)
 
 
+def live_stores(root: str) -> int:
+    """Stores on a root that a process has open; the root is locked."""
+    locks = [OwnerFile.take(directory) for _, directory in store_directories(root)]
+    for lock in locks:
+        if lock:
+            lock.close()
+    return locks.count(None)
+
+
 def reclaim(root: str, count: int, namespace: str) -> tuple[int, int]:
     """Delete segments until `count` bytes are free or no dead store is left; the root is locked.
 

@@ -81,9 +81,12 @@ class Space:
         grown = False
         for volume in volumes:
             if volume.deleted:
-                self._state.forget_volume(volume)
+                for lost in self._state.segments_of(volume):
+                    self._state.forget_segment(lost)
                 volume.revive(deadline)
             segment = volume.grow(self._segment_bytes, deadline)
+            if volume.is_to_yield:
+                self._yield(volume)
             if segment:
                 with self._state.lock:
                     first = self._state.add_segment(segment)
@@ -91,6 +94,14 @@ class Space:
                     volume.free.extend(reversed(slots))
                 grown = True
         return grown
+
+    def _yield(self, volume: Volume) -> None:
+        """Give up the segment with the page that is next to go, for stores without their share."""
+        segment = self._state.oldest_segment(volume)
+        if segment:
+            self._state.forget_segment(segment)
+            volume.give_up(segment)
+            self._state.counts["segments_given_up"] += 1
 
     def _evict(self, count: int) -> tuple[int, int]:
         """Ask for `count` pages to go; how many went, and how many stay."""

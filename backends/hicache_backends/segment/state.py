@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -132,18 +133,30 @@ class StoreState:
             self.keeper.gone(entries)
         return {page.digest: failed[page.slot] for page in pages if page.slot in failed}
 
-    def forget_volume(self, volume: Volume) -> None:
-        """Drop every page of a root whose files are gone, some at a time."""
-        segments = [s for s in self.table if s.volume == volume.number and s not in self.dead]
+    def segments_of(self, volume: Volume) -> list[Segment]:
+        """The segments in use on a root."""
+        return [s for s in self.table if s.volume == volume.number and s not in self.dead]
+
+    def oldest_segment(self, volume: Volume) -> Segment | None:
+        """The segment on a root that holds the page which is next to go, if one does."""
+        segments = self.segments_of(volume)
         with self.lock:
-            self.dead.update(segments)
-            del volume.free[:]
-        for segment in segments:
-            first = self.table.first_slot(segment)
-            for start in range(first, first + segment.slots, _CHUNK):
-                self._drop(range(start, min(start + _CHUNK, first + segment.slots)))
-            self.files.forget(segment.data_path)
-            self.files.forget(segment.index_path)
+            slot = self.index.policy.oldest
+        wanted = self.table.place(slot)[0] if slot is not None else None
+        return wanted if wanted in segments else next(iter(segments), None)
+
+    def forget_segment(self, segment: Segment) -> None:
+        """Drop every page of a segment, some at a time, and use its slots no more."""
+        first = self.table.first_slot(segment)
+        slots = range(first, first + segment.slots)
+        with self.lock:
+            self.dead.add(segment)
+            volume = self.volumes[segment.volume]
+            volume.free = array("i", (slot for slot in volume.free if slot not in slots))
+        for start in range(0, len(slots), _CHUNK):
+            self._drop(slots[start : start + _CHUNK])
+        self.files.forget(segment.data_path)
+        self.files.forget(segment.index_path)
 
     def _drop(self, slots: Iterable[int]) -> None:
         with self.lock:

@@ -202,9 +202,9 @@ class SegmentStore(PageStorage):
         return {
             "pages": len(state.index),
             "bytes": len(state.index) * state.page_bytes,
-            "slots": state.table.slots,
+            "slots": state.table.slots - sum(segment.slots for segment in state.dead),
             "slot_bytes": state.slot_bytes,
-            "segments": len(state.table),
+            "segments": len(state.table) - len(state.dead),
             "capacity_bytes": sum(capacity for capacity, _ in figures),
             "used_bytes": sum(used for _, used in figures),
             "foreign_pages": len(self._foreign.rows),
@@ -244,6 +244,7 @@ class SegmentStore(PageStorage):
 
 _COUNTS = (
     "evicted",
+    "segments_given_up",
     "written_pages",
     "read_bytes",
     "checksum_failures",

@@ -16,6 +16,7 @@ from hicache_backends.segment.medium import Medium
 from hicache_backends.segment.segment import (
     Segment,
     create_segment,
+    delete_segment,
     direct_alignment,
     segment_files,
     stored_bytes,
@@ -29,7 +30,7 @@ _FATAL = frozenset(
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _HARMLESS = frozenset((0, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT))
 _FAILURES_IN_A_ROW = 8
-_MIN_PATIENCE_S, _MAX_PATIENCE_S = 1.0, 60.0
+_MIN_PATIENCE_S, _MAX_PATIENCE_S = 1.0, 15.0
 _LOCK_MS = 2000.0
 _SEGMENTS, _MIN_SEGMENT_SLOTS, _MAX_SEGMENT_BYTES = 64, 64, 1 << 30
 
@@ -40,7 +41,7 @@ class Volume:
     `free`: slots that no page is in, guarded by the store's lock, taken from its end.
     `failed`: why the root is given up, "" while it works. `failures`: failed operations in a
     row. `deleted`: the store was deleted from outside. `blocked`: the file system is so full
-    that not even what is allocated can be written.
+    that not even what is allocated can be written. `is_to_yield`: a segment is to be given up.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Volume:
         self.failures = 0
         self.deleted = False
         self.blocked = False
+        self.is_to_yield = False
         self._namespace = namespace
         self._device = Path(medium.root).stat().st_dev
         self._next_number = 1 + max((n for n, _ in segment_files(self.store.path)), default=0)
@@ -125,6 +127,18 @@ class Volume:
         _log.warning("%s: starting anew", self.store.path)
         return True
 
+    def give_up(self, segment: Segment) -> None:
+        """Delete a segment that no page is in any more, for the good of other stores."""
+        self.is_to_yield = False
+        try:
+            delete_segment(segment.directory, segment.number)
+            del self.store.slots[segment.number]
+            self.store.sign()
+            size = stored_bytes(segment.slots, self._namespace.page_bytes)
+            self.medium.give_back(size, Deadline.after_ms(_LOCK_MS))
+        except OSError as error:
+            _log.warning("%s cannot be given up: %s", segment.data_path, error.strerror)
+
     def figures(self) -> tuple[int, int]:
         """Capacity and used bytes of the root; zeros where it cannot be read."""
         try:
@@ -155,7 +169,8 @@ class Volume:
         most = segment_bytes or self._usual_segment_bytes(unit)
         until = Deadline.after_ms(max(1, min(deadline.remaining_ms(), _LOCK_MS)))
         name = self._namespace.fingerprint.hex()
-        granted = self.medium.reserve(max(most, unit), unit, name, until)
+        own = unit * sum(self.store.slots.values())
+        granted, self.is_to_yield = self.medium.reserve(max(most, unit), unit, name, own, until)
         if not granted:
             return None
         slots = granted // unit

@@ -21,6 +21,7 @@ from hicache_backends.segment.state import StoreState
 
 _RECORD = struct.Struct("<16s16sQQIIII")
 _BEING_WRITTEN = miss(Reason.BEING_WRITTEN, "by another call on this store")
+_GIVEN_UP = miss(Reason.NO_SPACE, "its segment was given up meanwhile")
 _NO_SPACE = miss(Reason.NO_SPACE, "full of pages that are in use or kept for others")
 
 
@@ -158,6 +159,8 @@ class Writing:
                 n = written.get(i)
                 if n is None:
                     self._use(i)
+                elif state.table.place(self._slots[n])[0] in state.dead:
+                    outcomes[i] = _GIVEN_UP
                 elif results[n] == state.page_bytes:
                     self._add(i, n, checksums[n])
                     outcomes[i] = Outcome(True, location=state.location(self._slots[n]))

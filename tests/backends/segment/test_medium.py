@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hicache_backends.outcomes import Reason
 from hicache_backends.segment.medium import Limits, Medium
 from hicache_backends.segment.reclaim import segment_file_bytes
 from hicache_backends.segment.segment import stored_bytes
-from hicache_backends.storage import ROOT
+from hicache_backends.storage import ROOT, PageEntry
 from hicache_backends.testing.canaries import (
     NAMESPACE,
     PAGE_BYTES,
@@ -134,15 +136,58 @@ def test_of_dead_stores_the_one_unused_for_longest_goes_first(tmp_path: Path) ->
     storage.close()
 
 
-def test_a_lower_capacity_shrinks_nothing_but_grows_nothing_either(tmp_path: Path) -> None:
+def test_a_lower_capacity_is_reached_while_pages_are_put(tmp_path: Path) -> None:
     storage = open_nvme(NAMESPACE, options(tmp_path, pages=64))
-    fill(storage, digests_of(*range(32)))
+    fill(storage, digests_of(*range(64)))
     storage.close()
-    storage = open_nvme(NAMESPACE, options(tmp_path, pages=16))
-    assert get(storage, digests_of(*range(32))) == [True] * 32
-    assert all(fill(storage, digests_of(*range(100, 140))))
-    assert storage.stats()["slots"] == 32
+    storage = open_nvme(NAMESPACE, options(tmp_path, pages=40))
+    assert get(storage, digests_of(*range(64))) == [True] * 64
+    _put_until(storage, lambda: segment_file_bytes(str(tmp_path)) <= stored_bytes(40, PAGE_BYTES))
+    assert storage.stats()["segments_given_up"] == 3
     storage.close()
+
+
+def test_a_store_that_comes_late_gets_a_share_of_a_full_root(tmp_path: Path) -> None:
+    first = open_nvme(NAMESPACE, options(tmp_path, pages=64))
+    assert all(fill(first, digests_of(*range(64))))
+    keeper = Gone()
+    first.set_keeper(keeper)
+    late = open_nvme(OTHER, options(tmp_path, pages=64))
+    page = digests_of("late")
+    assert put(late, page)[0].reason is Reason.NO_SPACE
+    while not put(late, page)[0].ok:
+        _put_until(first, lambda: int(first.stats()["segments_given_up"]) > 0)
+        time.sleep(0.02)
+    assert len(keeper.told) == 8, "the registry learns what went with the segment"
+    assert segment_file_bytes(str(tmp_path)) <= stored_bytes(64, PAGE_BYTES)
+    there = [page for page in digests_of(*range(64)) if first.contains([page])[0]]
+    assert get(first, there) == [True] * len(there)
+    for storage in (first, late):
+        storage.close()
+
+
+class Gone:
+    """A keeper that keeps nothing and notes what goes."""
+
+    def __init__(self) -> None:
+        self.told: list[PageEntry] = []
+
+    def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> list[bool]:
+        return [True] * len(entries)
+
+    def gone(self, entries: Sequence[PageEntry]) -> None:
+        self.told += entries
+
+
+def _put_until(storage: NvmeStorage, done: Callable[[], bool]) -> None:
+    """Put new pages, one after another, for at most half a minute."""
+    end = time.monotonic() + 30
+    for n in itertools.count():
+        if done():
+            return
+        assert time.monotonic() < end, storage.stats()
+        assert put(storage, digests_of(f"until {n}"), parents=[ROOT])[0].ok
+        time.sleep(0.01)
 
 
 def test_a_copied_root_gets_a_uuid_and_stores_of_its_own(
