@@ -19,7 +19,7 @@ class Recovery:
     def __init__(self, core: SessionCore, entries: EntrySource | None) -> None:
         self._core = core
         self._entries = entries
-        self._pages: Iterator[PageEntry] = iter(())
+        self._pages: Iterator[PageEntry] | None = None
 
     def step(self) -> Flow[int]:
         """One step, under the mutation lock; the number of pages sent. Call it while `due`."""
@@ -45,7 +45,7 @@ class Recovery:
 
     def _begin(self) -> Flow[None]:
         core = self._core
-        self._pages = iter(self._entries()) if self._entries else iter(())
+        self._pages = None
         core.withdrawn = set()
         core.begin_anew = False
         start = core.journal.start
@@ -58,6 +58,8 @@ class Recovery:
     def _announce(self) -> Flow[int]:
         core = self._core
         try:
+            if self._pages is None:
+                self._pages = iter(self._entries()) if self._entries else iter(())
             chunk = list(itertools.islice(self._pages, CHUNK_PAGES))
         except Exception:
             core.begin_anew = True  # a source that failed half-way has not told everything

@@ -48,7 +48,7 @@ class Upkeep:
         self._bad: tuple[PageEntry, ...] = ()
         self._policy_seen = False
         self._sweep: Sweep | None = None
-        self._next_sweep_s = 0.0
+        self._next_sweep_s = time.monotonic() + SWEEP_EVERY_S
 
     def beat(self, deadline: Deadline) -> Orders:
         """Register, or say that the process is still there. Raises RegistryError."""

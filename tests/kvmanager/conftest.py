@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.kvmanager.members import Cluster
 from tests.kvmanager.servers import BINARIES, Server
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 def _binary(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from hicache_backends.deadline import Deadline
-from kvmanager import keys
+from kvmanager import keys, upkeep
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
@@ -142,3 +142,15 @@ def test_every_namespace_is_listed(server: Server, cluster: Cluster) -> None:
     cluster.store()
     with server.client() as client:
         assert client.smembers(keys.TAGS) == {TAG}
+
+
+def test_members_sweep_by_themselves(
+    server: Server, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "SWEEP_EVERY_S", 0.05)
+    store = cluster.store()
+    store.registry.claim(digests(1), soon(60_000))
+    with server.client() as client:
+        (claims,) = [key for key in client.scan_iter() if key.startswith(b"c")]
+        client.hset(claims, mapping=dict.fromkeys(digests(50), b"8 bytes!1"))
+        eventually(lambda: client.hlen(claims) == 1 + 1)
