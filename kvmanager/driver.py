@@ -27,6 +27,7 @@ class Driver:
         self.breaker = Breaker(options.breaker_failures)
         self.timeout_ms = options.timeout_ms
         self.calls = self.failures = self.round_trips = 0
+        self.closed = False
         self._pid = os.getpid()
 
     @property
@@ -38,6 +39,8 @@ class Driver:
         """Raises RegistryUnavailable where a data call is not worth trying."""
         if self.forked:
             raise RegistryUnavailable("this session belongs to the parent of this fork")
+        if self.closed:
+            raise RegistryUnavailable("this session was closed")
         if self.breaker.is_open:
             raise RegistryUnavailable(f"the registry is down: {self.breaker.reason}")
 

@@ -41,7 +41,6 @@ class RedisRegistry(Registry):
         """`revive` is called before a server that is down is asked again, `release` at the end."""
         self._options = options
         self._release = release
-        self._closed = False
         self._announces = entries is not None
         self.sending = threading.Lock()
         self.driver = Driver(pool, options)
@@ -52,7 +51,7 @@ class RedisRegistry(Registry):
 
     @property
     def state(self) -> State:
-        if self.driver.breaker.is_open or not self.core.joined or self._closed:
+        if self.driver.closed or self.driver.breaker.is_open or not self.core.joined:
             return State.DOWN
         return State.UP if self.core.in_step else State.REBUILDING
 
@@ -120,9 +119,9 @@ class RedisRegistry(Registry):
                 self._upkeep.catch_up(threading.Event(), deadline)
 
     def close(self, timeout_ms: float = 2000) -> None:
-        if self._closed or self.driver.forked:
+        if self.driver.closed or self.driver.forked:
             return
-        self._closed = True
+        self.driver.closed = True
         deadline = Deadline.after_ms(timeout_ms)
         if self._heartbeat.end(deadline) and not self.driver.breaker.is_open:
             try:

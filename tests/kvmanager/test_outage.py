@@ -456,6 +456,9 @@ def test_closing_sends_what_is_journalled_and_takes_the_process_away(
         alive = [key for key in client.scan_iter() if key.startswith(b"r")]
     assert len(alive) == 1
     assert store.registry.state is State.DOWN
+    with pytest.raises(RegistryUnavailable, match="closed"):
+        store.lookup(keys)
+    store.registry.close()
 
 
 def test_an_unused_port_is_named_in_the_error() -> None:
