@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import InvalidBuffer
-from hicache_backends.identity import Namespace
+from hicache_backends.errors import InvalidBuffer, InvalidKey
+from hicache_backends.identity import DIGEST_BYTES, Namespace
 from hicache_backends.io.engine import Engine
 from hicache_backends.outcomes import HIT, REMOVED, TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
@@ -18,7 +18,14 @@ from hicache_backends.segment.reading import Reader, Reading
 from hicache_backends.segment.space import Space
 from hicache_backends.segment.staging import Mover, Staged, ZeroCopy
 from hicache_backends.segment.writing import Writing
-from hicache_backends.storage import Capabilities, Keeper, PageEntry, PageStorage
+from hicache_backends.storage import (
+    ROOT,
+    UNKNOWN,
+    Capabilities,
+    Keeper,
+    PageEntry,
+    PageStorage,
+)
 
 _REMOVE_MS = 10_000.0
 _REMOVE_PAGES = 1024
@@ -222,6 +229,8 @@ class SegmentStore(PageStorage):
     def _check(self, digests: Sequence[bytes], pages: Pages) -> None:
         if len(pages) != len(digests):
             raise InvalidBuffer(f"{len(digests)} pages, buffers for {len(pages)}")
+        if {*map(len, digests)} - {DIGEST_BYTES} or ROOT in digests or UNKNOWN in digests:
+            raise InvalidKey(f"a digest has {DIGEST_BYTES} bytes, and stands for a page")
         if len(pages) and pages.page_bytes != self._state.page_bytes:
             raise InvalidBuffer(
                 f"a page of this namespace has {self._state.page_bytes} bytes, "

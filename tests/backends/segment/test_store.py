@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import InvalidBuffer, StorageHung, StorageUnavailable
+from hicache_backends.errors import InvalidBuffer, InvalidKey, StorageHung, StorageUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import ReadBatch, WriteBatch
 from hicache_backends.nvme import NvmeStorage, open_nvme
@@ -437,4 +437,16 @@ def test_a_page_of_another_size_than_the_namespace_says_is_refused(tmp_path: Pat
     page = digests_of("a")
     with pytest.raises(InvalidBuffer, match=str(PAGE_BYTES)):
         storage.put(page, source(page, 2 * PAGE_BYTES), [ROOT], soon())
+    storage.close()
+
+
+@pytest.mark.parametrize("digest", [b"", b"short", bytes(17), ROOT, UNKNOWN])
+def test_what_names_no_page_is_refused(tmp_path: Path, digest: bytes) -> None:
+    storage = open_nvme(NAMESPACE, options(tmp_path))
+    page = digests_of("a")
+    with pytest.raises(InvalidKey):
+        storage.put([digest, *page], source([*page, *page]), [ROOT, digest], soon())
+    with pytest.raises(InvalidKey):
+        storage.get([digest], Target(1).pages, soon())
+    assert storage.contains([digest, *page]) == [False, False]
     storage.close()

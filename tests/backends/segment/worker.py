@@ -24,7 +24,7 @@ from hicache_backends.testing.canaries import (
 )
 
 _REPOSITORY = Path(__file__).parents[3]
-_ENVIRONMENT = {
+ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(_REPOSITORY), str(_REPOSITORY / "backends")]),
 }
@@ -49,7 +49,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=_ENVIRONMENT,
+            env=ENVIRONMENT,
         )
         if wait:
             self.ready()
