@@ -57,14 +57,17 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._ended.is_set():
             self._due.clear()
+            pause = True
             try:
                 self._tick()
                 self._complaint = ""
+                pause = not self._upkeep.catching_up
             except RegistryError as error:
                 self._note(error)
             except Exception:  # whatever an owner's callback does, the next beat comes
                 _log.exception("a heartbeat went wrong")
-            self._due.wait(self._pause_s())
+            if pause:
+                self._due.wait(self._pause_s())
 
     def _tick(self) -> None:
         orders = self._upkeep.beat(Deadline.after_ms(self._options.timeout_ms))

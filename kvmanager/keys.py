@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import lru_cache
 
 SCHEMA = 1
 NAMES = {
@@ -46,6 +47,7 @@ def tag(fingerprint: bytes) -> bytes:
     return b"{" + base64.urlsafe_b64encode(fingerprint[:9]) + b"}"
 
 
+@lru_cache(1024)
 def medium_id(medium: bytes) -> bytes:
     """The 8 letters by which key names call a medium."""
     return base64.urlsafe_b64encode(hashlib.blake2b(medium, digest_size=6).digest())

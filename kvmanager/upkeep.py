@@ -18,6 +18,8 @@ from kvmanager.model import Orders
 from kvmanager.recovery import Recovery
 from kvmanager.sweep import Sweep
 
+MAX_BAD = 1024
+"""Reports of bad pages kept for an owner that does not obey."""
 SWEEP_EVERY_S = 30.0
 SWEEP_BUDGET_MS = 20.0
 """Of one heartbeat."""
@@ -63,13 +65,18 @@ class Upkeep:
         if not self._policy_seen:
             self._policy_seen = True
             self._warn_of_policy(deadline)
-        self._bad += beat.bad
+        self._bad = (*self._bad, *beat.bad)[-MAX_BAD:]
         return self._core.orders(beat, self._bad)
 
     def obeyed(self, orders: Orders) -> None:
         """The owner has done what the orders say."""
         self._core.obeyed = orders.epoch
         self._bad = ()
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether the registry lacks something that can be sent now."""
+        return self._recovery.due
 
     def catch_up(self, ended: threading.Event, until: Deadline) -> None:
         """Tell the registry what it lacks, at a bounded rate. Raises RegistryError."""

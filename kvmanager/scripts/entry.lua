@@ -1,9 +1,10 @@
 -- Included before every script that reads or writes pages. Touches no key by itself.
 --
 -- An entry is a field of p{tag}<epoch>.<medium>.<bucket>, named by the digest without its first
--- byte (which the bucket's number ends in): length byte (64 + bytes of the location; the 64 is format 1), 4 bytes of access stamp
--- (100 ms of Redis TIME, big endian), 2 bytes (128: counted in its parent, 64: looked up since it
--- was published, 14 bits: children stored), location. Anything else in its place is no entry.
+-- byte, in which the bucket's number ends. Its value: a byte, 64 + bytes of the location (64: format
+-- 1); 4 bytes of access stamp (100 ms of Redis TIME, big endian); 2 bytes (128: counted in its
+-- parent, 64: looked up since it was published, 14 bits: children stored); the location. Anything
+-- else in its place is no entry.
 local call, pcall = redis.call, redis.pcall
 local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
 local COUNTED, READ = 128, 64

@@ -256,5 +256,5 @@ def test_announcing_keeps_to_its_rate_and_lets_calls_in_between(
         asked = time.monotonic()
         store.registry.lookup(digests(24), [store.member.medium], Deadline.after_ms(1000))
         slowest = max(slowest, time.monotonic() - asked)
-    assert time.monotonic() - began > 0.35
+    assert 0.35 < time.monotonic() - began < 2  # half a second by its rate
     assert slowest < 0.2

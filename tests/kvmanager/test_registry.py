@@ -94,6 +94,21 @@ def test_a_page_on_a_medium_out_of_reach_is_explained(cluster: Cluster) -> None:
     assert found.reasons == [Reason.OTHER_HOST, Reason.NEVER_WRITTEN]
 
 
+def test_many_missed_pages_are_explained_one_by_one(cluster: Cluster) -> None:
+    here, beside = cluster.store(), cluster.store()
+    others = [cluster.store(medium=os.urandom(16)) for _ in range(3)]
+    here.settled()
+    keys = digests(200)
+    there, claimed, both = keys[:50], keys[50:100], keys[100:120]
+    for store in others:
+        store.write(store.chain(there + both))
+    beside.registry.claim(claimed + both, soon())
+    found = here.lookup(keys, prefix=False)
+    assert found.reasons == (
+        [Reason.OTHER_HOST] * 50 + [Reason.BEING_WRITTEN] * 70 + [Reason.NEVER_WRITTEN] * 80
+    )
+
+
 def test_one_of_many_claimants_is_granted(cluster: Cluster) -> None:
     stores = [cluster.store() for _ in range(4)]
     keys = digests(50)
