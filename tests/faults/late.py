@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -154,6 +155,28 @@ def paused_write(root: Path, engine: str) -> None:
         writer.join(20)
         assert get(storage, chain) == [True] * 8
     assert storage.close()
+
+
+def aligned_read(root: Path, engine: str) -> None:
+    """A disk that dawdles over O_DIRECT reads does not stop the process's other threads."""
+    faults = Faults.here()
+    storage = open_small(root, engine, io_mode="direct")
+    assert all(put(storage, CHAINS[0]))
+    memory = memoryview(mmap.mmap(-1, 8 * PAGE_BYTES))
+    pages = Pages.from_buffers(
+        [memory[i * PAGE_BYTES : (i + 1) * PAGE_BYTES] for i in range(8)], writable=True
+    )
+    fallbacks = storage.stats()["direct_fallbacks"]  # of the put, whose memory is where it is
+    faults.on(READ, DELAY, 300, name=".data")
+    thread = threading.Thread(target=lambda: storage.get(CHAINS[0], pages, soon()))
+    longest, last = 0.0, time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+    assert faults.acted(), "no read was late"
+    assert storage.stats()["direct_fallbacks"] == fallbacks, "the reads went through the page cache"
+    assert longest < 0.15, f"this thread stood still for {longest:.3f} s"
 
 
 def slow_churn(root: Path, engine: str) -> None:

@@ -4,7 +4,8 @@
  * holds one `struct control`, shared with the test, which changes it while the process runs.
  * Every intercepted call on a file of the directory is matched with each rule; a rule counts its
  * calls and acts on those from `first` to `last`. A call that must not wait (RWF_NOWAIT) fails
- * with EAGAIN where the rule would make it wait, as it does in the kernel.
+ * with EAGAIN where the rule would make it wait, as it does in the kernel, unless the file is open
+ * with O_DIRECT: there RWF_NOWAIT waits for the device all the same.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -239,7 +240,7 @@ ssize_t pwritev(ARGS, off_t at) VECTORED(pwritev, WRITE, at)
 ssize_t pwritev64(ARGS, off64_t at) VECTORED(pwritev64, WRITE, at)
 #define FLAGGED(name, kind)                                                                       \
     {                                                                                             \
-        never_waits = flags & RWF_NOWAIT;                                                         \
+        never_waits = flags & RWF_NOWAIT && !(fcntl(fd, F_GETFL) & O_DIRECT);                     \
         VECTORED(name, kind, at, flags)                                                           \
     }
 

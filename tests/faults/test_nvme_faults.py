@@ -85,6 +85,11 @@ def test_a_page_is_not_there_until_its_write_is_complete(faults: Faults, engine:
 
 
 @engines
+def test_a_late_disk_never_holds_the_gil(faults: Faults, engine: str) -> None:
+    play(faults, "late.aligned_read", engine)
+
+
+@engines
 def test_no_slot_is_reused_under_a_slow_reader(faults: Faults, engine: str) -> None:
     play(faults, "late.slow_churn", engine)
 

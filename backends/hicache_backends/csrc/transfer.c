@@ -159,7 +159,7 @@ static void move_run(const struct transfer *t, const struct run *run)
         if (moved > 0) {
             advance(&at, (size_t)moved, t->writing ? MOVED : MOVED | SUMMED);
             if (direct && moved % SECTOR_BYTES) /* the file's end; a call from here is EINVAL */
-                give_up(&at, (int64_t)at.in_page, 0);
+                give_up(&at, t->writing ? -EIO : (int64_t)at.in_page, t->writing ? -EIO : 0);
         } else if (moved == 0 && !t->writing) {
             give_up(&at, (int64_t)at.in_page, 0);
         } else if (moved < 0 && errno == EINTR) {
@@ -247,8 +247,23 @@ int move_pages(struct transfer *t)
     return status;
 }
 
+/* With O_DIRECT, RWF_NOWAIT keeps a read from waiting for a place in the queue, not for the device. */
+static bool any_direct(const struct transfer *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        if (i && t->fds[i] == t->fds[i - 1])
+            continue;
+        int flags = fcntl(t->fds[i], F_GETFL);
+        if (flags >= 0 && flags & O_DIRECT)
+            return true;
+    }
+    return false;
+}
+
 bool read_cached_pages(struct transfer *t)
 {
+    if (any_direct(t))
+        return false;
     struct transfer attempt = *t;
     attempt.only_cached = true;
     attempt.threads = 1;
