@@ -21,6 +21,7 @@ from hicache_storage.tools.replay_plan import (
     NodeReport,
     ReplayPlan,
     ReplayResult,
+    Sizes,
     pages_of,
     replay_namespace,
 )
@@ -40,27 +41,21 @@ def replay(plan: ReplayPlan, progress: Progress = lambda _requests: None) -> Rep
     began = time.monotonic()
     chains = read_chains(plan.trace)
     before = predecessors(chains)
+    sizes = _sizes(plan, len(before))
+    half = len(chains) // 2 if plan.corrupt else len(chains)
+    corrupted = 0
     with _directory(plan) as directory, ExitStack() as stack:
-        front_blocks = pages_of(plan.front, len(before), "front") if plan.front else 0
         nodes = [
             stack.enter_context(LineProcess.of_module(f"process {n} of the replay", _NODE))
             for n in range(plan.nodes)
         ]
-        for node, orders in zip(
-            nodes, _orders(plan, directory, len(before), front_blocks), strict=True
-        ):
+        for node, orders in zip(nodes, _orders(plan, directory, sizes), strict=True):
             node.send(json.dumps(dataclasses.asdict(orders)))
         for node in nodes:
             node.answer()  # ready
-        half = len(chains) // 2 if plan.corrupt else len(chains)
         _drive(nodes, range(half), plan.concurrent, progress)
-        corrupted = 0
         if plan.corrupt:
-            wanted = asked_again(chains, half, plan.nodes, front_blocks)
-            resident = _resident(nodes)
-            targets = [b for b in wanted if resident[b] == 1][: plan.corrupt]
-            fingerprint = replay_namespace(plan.block_bytes).fingerprint
-            corrupted = flip_bits(directory, fingerprint, plan.block_bytes, targets)
+            corrupted = _damage(plan, directory, asked_again(chains, half, sizes), nodes)
             _drive(nodes, range(half, len(chains)), plan.concurrent, progress)
         resident = _resident(nodes)
         reports = [NodeReport.from_json(json.loads(node.ask("end"))) for node in nodes]
@@ -97,25 +92,39 @@ def _drive(
         list(pool.map(run_share, range(len(nodes))))
 
 
-def _orders(
-    plan: ReplayPlan, directory: Path, unique: int, front_blocks: int
-) -> Iterator[NodeOrders]:
-    """What each process is told. Without a capacity there is room for every block twice."""
-    pages = pages_of(plan.capacity, unique, "capacity") if plan.capacity else 2 * unique + 4096
+def _sizes(plan: ReplayPlan, unique: int) -> Sizes:
+    """Without a capacity there is room for every block twice."""
+    return Sizes(
+        nodes=plan.nodes,
+        front=pages_of(plan.front, unique, "front") if plan.front else 0,
+        store=pages_of(plan.capacity, unique, "capacity") if plan.capacity else 2 * unique + 4096,
+    )
+
+
+def _orders(plan: ReplayPlan, directory: Path, sizes: Sizes) -> Iterator[NodeOrders]:
     registry_dir = directory / ".registry"
     registry_dir.mkdir(exist_ok=True)
     for node in range(plan.nodes):
         yield NodeOrders(
             trace=str(plan.trace),
             node=node,
-            nodes=plan.nodes,
             block_bytes=plan.block_bytes,
             directory=str(directory),
-            capacity_bytes=stored_bytes(pages, plan.block_bytes),
-            front_blocks=front_blocks,
+            capacity_bytes=stored_bytes(sizes.store, plan.block_bytes),
+            front_blocks=sizes.front,
             registry=plan.registry or ("embedded" if plan.nodes > 1 else None),
             registry_dir=str(registry_dir),
         )
+
+
+def _damage(
+    plan: ReplayPlan, directory: Path, wanted: Sequence[int], nodes: Sequence[LineProcess]
+) -> int:
+    """Flip a bit in pages that lie in one store, those wanted soonest; how many."""
+    resident = _resident(nodes)
+    targets = [block for block in wanted if resident[block] == 1][: plan.corrupt]
+    fingerprint = replay_namespace(plan.block_bytes).fingerprint
+    return flip_bits(directory, fingerprint, plan.block_bytes, targets)
 
 
 def _resident(nodes: Sequence[LineProcess]) -> Counter[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,24 +13,28 @@ from hicache_backends.identity import page_digests
 from hicache_backends.segment.format import ALIGNMENT, RECORD
 from hicache_storage.tools.content import page_key
 from hicache_storage.tools.replay_front import Front
+from hicache_storage.tools.replay_plan import Sizes
+
+_OFTEN = 3
 
 
-def asked_again(
-    chains: Sequence[Sequence[int]], start: int, nodes: int, front_blocks: int
-) -> Iterator[int]:
-    """The distinct blocks that requests from `start` on ask of the store, soonest first."""
-    fronts = [Front(front_blocks) for _ in range(nodes)]
-    seen: set[int] = set()
+def asked_again(chains: Sequence[Sequence[int]], start: int, sizes: Sizes) -> list[int]:
+    """The blocks that requests from `start` on find in the store before it has evicted them, if it
+    is an exact LRU; soonest first. Those found only once or twice come last: where
+    processes run at once an asker may stop short of a page, because another one is just writing
+    a page before it."""
+    fronts = [Front(sizes.front) for _ in range(sizes.nodes)]
+    store = Front(sizes.store)
+    found: Counter[int] = Counter()
+    written: set[int] = set()
     for number, chain in enumerate(chains):
-        front = fronts[number % nodes]
-        held = front.prefix(chain) if front_blocks else 0
+        held, stored = fronts[number % sizes.nodes].prefix(chain), store.prefix(chain)
         if number >= start:
-            for block in chain[held:]:
-                if block not in seen:
-                    seen.add(block)
-                    yield block
-        if front_blocks:
-            front.touch(chain)
+            found.update(block for block in chain[held:stored] if block not in written)
+            written.update(chain[stored:])
+        fronts[number % sizes.nodes].touch(chain)
+        store.touch(chain)
+    return sorted(found, key=lambda block: found[block] < _OFTEN)
 
 
 def flip_bits(directory: Path, fingerprint: bytes, page_bytes: int, blocks: Sequence[int]) -> int:

@@ -70,12 +70,20 @@ def pages_of(amount: str, unique: int, option: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Processes; blocks in front of each process; blocks of all stores together."""
+
+    nodes: int
+    front: int
+    store: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOrders:
     """What one process of a replay is told at its start, as JSON on its standard input."""
 
     trace: str
     node: int
-    nodes: int
     block_bytes: int
     directory: str
     capacity_bytes: int

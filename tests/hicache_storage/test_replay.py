@@ -14,7 +14,7 @@ from hicache_storage.tools.line_process import LineProcess
 from hicache_storage.tools.replay import replay
 from hicache_storage.tools.replay_corrupt import asked_again
 from hicache_storage.tools.replay_front import Front
-from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult, pages_of
+from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult, Sizes, pages_of
 
 Chains = list[list[int]]
 USERS, TURNS = 9, 8
@@ -146,9 +146,12 @@ def test_the_temporary_directory_is_gone_afterwards(
 
 
 def test_the_blocks_to_damage_are_those_that_the_store_is_asked_for_again() -> None:
-    chains = [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5]]
-    assert list(asked_again(chains, 2, 1, 0)) == [1, 2, 3, 5]
-    assert list(asked_again(chains, 2, 1, 2)) == [3, 5], "the front holds 1 and 2"
+    chains = [[1, 2, 3], [1, 2, 4], [1, 2, 3], [1, 5], [1, 2, 3], [1, 2]]
+    room = Sizes(nodes=1, front=0, store=99)
+    assert asked_again(chains, 2, room) == [1, 2, 3], "soonest first"
+    assert asked_again(chains[:5], 2, room) == [1, 2, 3], "those found once or twice last"
+    assert asked_again(chains, 2, Sizes(1, 2, 99)) == [3, 2], "1 and 2 are in front at first"
+    assert asked_again(chains, 2, Sizes(1, 0, 3)) == [1, 2], "3 is evicted before"
 
 
 def test_amounts_are_pages_or_percentages() -> None:
