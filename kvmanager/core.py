@@ -50,7 +50,7 @@ class SessionCore:
         self.journal = Journal(options.journal_entries)
         self.joined = False
         self.epoch = 0
-        self.obeyed = 0  # the epoch whose clear the owner has carried out
+        self.obeyed = -1  # the epoch whose clear the owner has carried out; -1: it cannot tell
         # a random start keeps the numbers of one life apart from those of another
         self.sequence = member.sequence or secrets.randbits(40) << 12
         self.last = -1  # the sequence that the registry had when it last said so
@@ -189,8 +189,7 @@ class SessionCore:
 
     def orders(self, beat: wire.Beat, bad: tuple[PageEntry, ...]) -> Orders:
         """What a heartbeat's reply tells the owner; `obeyed` is set when it has been done."""
-        clear = beat.stored_epoch < beat.epoch
-        return Orders(beat.epoch, beat.quota_bytes, beat.mode, clear=clear, bad=bad)
+        return Orders(beat.epoch, beat.quota_bytes, beat.mode, clear=beat.clear, bad=bad)
 
     def heard(self, last: int) -> None:
         """The registry said which sequence it has."""

@@ -25,7 +25,8 @@ NAMES = {
     "fingerprint": "32 bytes, compared when a member joins",
     "encoding": "the readable namespace, compared as well",
     "schema": "version of these keys; neighbours of one version apart work together",
-    "epoch": "raised by clearing the namespace",
+    "epoch": "raised by clearing the namespace; members bring it back to a registry that lost it",
+    "cleared": "the epoch that the last clear raised it to, as far as this registry knows",
     "purged": "epochs below this one have no keys left",
     "media": "ids of the media that processes have been seen on",
     "dropping": "ids of media whose keys are being unlinked",
@@ -39,7 +40,8 @@ NAMES = {
 """Fields of n{tag}."""
 TAGS = b"g"
 MEDIUM_ID_BYTES = 8
-MIN_BUCKETS = 256
+FIRST_BUCKETS = 4096
+"""Of a medium without pages."""
 
 
 def tag(fingerprint: bytes) -> bytes:

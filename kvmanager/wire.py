@@ -61,7 +61,7 @@ class Beat:
 
     epoch: int
     sequence: int
-    stored_epoch: int
+    clear: bool
     returned: bool
     bad: tuple[PageEntry, ...]
     quota_bytes: int | None
@@ -243,7 +243,7 @@ def read_beat(reply: Reply) -> Beat:
         return Beat(
             int(raw[b"epoch"]),
             int(raw[b"sequence"]),
-            int(raw[b"stored_epoch"]),
+            bool(raw[b"clear"]),
             bool(raw[b"returned"]),
             tuple(PageEntry(r[:16], UNKNOWN, r[16:]) for r in raw[b"bad"]),
             int(quota) if quota else None,

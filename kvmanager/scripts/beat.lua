@@ -2,18 +2,21 @@
 -- Reads and writes n{tag}, q{tag}, s{tag}; rewrites r{tag}<process> with its time to live; takes
 -- b{tag}<store>.
 -- KEYS: n{tag}, q{tag}, s{tag}, r{tag}<process>, b{tag}<store>
--- ARGV: fingerprint, encoding of the namespace, schema, epoch that the store obeyed, medium (8),
---       medium record, store, process, process record, time to live (ms), '' or the sequence to
---       begin anew from
--- Returns msgpack, a map: epoch, sequence (-1: none), stored_epoch (of the store's last beat),
---         returned (the process record had lived on), bad, quota_bytes, mode;
---         or only refused: why; or only busy: why, try again.
+-- ARGV: fingerprint, encoding of the namespace, schema, epoch that the store obeyed (-1: it cannot
+--       tell), medium (8), medium record, store, process, process record, time to live (ms), '' or
+--       the sequence to begin anew from
+-- Returns msgpack, a map: epoch, sequence (-1: none), clear (the store's pages are from before a
+--         clear that this registry knows of), returned (the process record had lived on), bad,
+--         quota_bytes, mode; or only refused: why; or only busy: why, try again.
+-- A store of unknown epoch keeps its pages, and so does every store where a member brings the epoch
+-- back to a registry that had lost it: only clear.lua sets `cleared`.
 local names, sequences, stores, alive, bad = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local fingerprint, encoding, schema, obeyed = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
 
 local known = redis.call('HMGET', names,
-  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'quota_bytes', 'mode')
+  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'quota_bytes', 'mode',
+  'cleared')
 if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
   return cmsgpack.pack({refused = 'another namespace has this tag'})
 end
@@ -43,13 +46,10 @@ end
 local seconds = redis.call('TIME')[1]
 redis.call('HSET', names, 'b:' .. medium, seconds)
 
-local stored = -1
-local record = redis.call('HGET', stores, store)
-if record then
-  local ok, fields = pcall(cmsgpack.unpack, record)
-  stored = ok and type(fields) == 'table' and tonumber(fields[3]) or -1
-end
-if obeyed > stored then stored = obeyed end
+local ok, fields = pcall(cmsgpack.unpack, redis.call('HGET', stores, store) or '')
+local recorded = ok and type(fields) == 'table' and tonumber(fields[3]) or -1
+local stored = math.max(recorded, obeyed)
+if stored < 0 then stored = epoch end
 redis.call('HSET', stores, store,
   cmsgpack.pack({process, medium, stored, seconds}))
 if ARGV[11] ~= '' then redis.call('HSET', sequences, store, ARGV[11]) end
@@ -61,7 +61,7 @@ if #reports > 0 then redis.call('DEL', bad) end
 return cmsgpack.pack({
   epoch = epoch,
   sequence = tonumber(redis.call('HGET', sequences, store) or '-1') or -1,
-  stored_epoch = stored,
+  clear = stored < (tonumber(known[9]) or 0),
   returned = returned,
   bad = reports,
   quota_bytes = known[7],

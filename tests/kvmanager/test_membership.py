@@ -33,6 +33,12 @@ def alive(server: Server) -> list[bytes]:
         return [key for key in client.scan_iter() if key.startswith(b"r")]
 
 
+def known_epoch(server: Server) -> bytes | None:
+    with server.client() as client:
+        epoch: bytes | None = client.hget(b"n" + TAG, "epoch")
+        return epoch
+
+
 def test_an_idle_member_stays_registered(server: Server, cluster: Cluster) -> None:
     store = cluster.store()
     seen: list[int] = []
@@ -219,6 +225,60 @@ def test_a_store_that_missed_a_clear_is_told_when_it_returns(cluster: Cluster) -
     third = cluster.store(store=first.member.store)
     third.settled()
     assert not third.orders[0].clear
+
+
+@pytest.mark.parametrize("returns_first", [True, False])
+def test_a_store_that_the_registry_has_forgotten_keeps_its_pages(
+    server: Server, cluster: Cluster, returns_first: bool
+) -> None:
+    other, away = cluster.store(), cluster.store()
+    other.registry.clear_namespace(soon())
+    eventually(lambda: any(o.clear for o in away.orders))
+    away.settled()
+    entries = away.chain(digests(4))
+    away.write(entries)
+    away.registry.close()
+    other.settled()
+    if returns_first:  # the epoch is brought back after it
+        other.registry.close()
+    with server.client() as client:
+        client.flushall()
+    if not returns_first:
+        eventually(lambda: known_epoch(server) == b"1")
+    again = cluster.store(store=away.member.store, start=False)
+    again.pages = {entry.digest: entry for entry in entries}
+    again.start()
+    again.settled()
+    if returns_first:
+        with server.client() as client:
+            client.hset(b"n" + TAG, "epoch", 1)  # as a member does that had obeyed it
+        eventually(lambda: any(o.epoch == 1 for o in again.orders))
+        again.settled()
+    assert not any(o.clear for o in again.orders)
+    assert again.lookup([entry.digest for entry in entries]).prefix == 4
+    again.registry.clear_namespace(soon())
+    eventually(lambda: again.orders[-1].clear)
+
+
+def test_a_store_swept_long_after_its_process_keeps_its_pages(
+    server: Server, cluster: Cluster
+) -> None:
+    other, away = cluster.store(), cluster.store()
+    other.registry.clear_namespace(soon())
+    eventually(lambda: any(o.clear for o in away.orders))
+    away.settled()
+    entries = away.chain(digests(4))
+    away.write(entries)
+    away.registry.close()
+    with server.client() as client:
+        client.hdel(b"s" + TAG, away.member.store)
+        client.hdel(b"q" + TAG, away.member.store)
+    again = cluster.store(store=away.member.store, start=False)
+    again.pages = {entry.digest: entry for entry in entries}
+    again.start()
+    again.settled()
+    assert not any(o.clear for o in again.orders)
+    assert again.lookup([entry.digest for entry in entries]).prefix == 4
 
 
 def test_orders_of_the_namespace_reach_every_member(server: Server, cluster: Cluster) -> None:
