@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -64,6 +65,8 @@ class AccessLog:
         self._queued_keys = 0
         self._count = threading.Lock()
         self.dropped = 0
+        # containers share a directory and a process number
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._files = 0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="hicache-access-log", daemon=True)
@@ -101,8 +104,8 @@ class AccessLog:
         if not rows:
             return True
         self._files += 1
-        path = self._directory / f"{os.getpid()}-{self._files:06d}{SUFFIX}"
-        with path.open("wb") as file, self._arrow.ipc.new_stream(file, _schema()) as stream:
+        path = self._directory / f"{self._name}-{self._files:06d}{SUFFIX}"
+        with path.open("xb") as file, self._arrow.ipc.new_stream(file, _schema()) as stream:
             while rows:
                 stream.write_batch(_batch(rows))
                 file.flush()

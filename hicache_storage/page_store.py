@@ -35,6 +35,7 @@ UNTOLD: Final = "\0untold"
 MODE_OFF = miss(Reason.SKIPPED, "mode is off")
 MODE_READ = miss(Reason.SKIPPED, "mode is read")
 _CLEAR_BATCH = 1024
+_REPORTS_A_BEAT = 32
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +68,7 @@ class PageStore:
         self._mode: Mode = self.options.mode
         self._closed = False
         self._clearing = threading.Lock()
+        self._reported: dict[bytes, PageEntry] = {}
         turns = LoadsFirst()
         read_cap = RateCap(self.options.max_read_bytes_per_s)
         write_cap = RateCap(self.options.max_write_bytes_per_s)
@@ -272,20 +274,26 @@ class PageStore:
             self.mode = orders.mode
         if orders.clear:
             _log.warning("the namespace was cleared: dropping this process's store")
+            self.storage.forget_others()
             self.clear()
-        if orders.bad:
-            self._check_reported(orders.bad)
+        self._reported.update({entry.digest: entry for entry in orders.bad})
+        self._check_reported()
 
-    def _check_reported(self, reported: Sequence[PageEntry]) -> None:
+    def _check_reported(self) -> None:
         """Pages that others found wrong: reading them here removes those that are, and the rest
-        are made known again."""
+        are made known again. A few at each heartbeat."""
         deadline = self._deadline(None)
         pages = Pages.from_buffers([bytearray(self.namespace.page_bytes)], writable=True)
         good = []
-        for entry in reported:
-            digests = [entry.digest]
-            if self.storage.contains(digests)[0] and self.storage.get(digests, pages, deadline)[0]:
-                kept = self.storage.put(digests, pages, [entry.parent], deadline)[0]
-                good.append(PageEntry(entry.digest, entry.parent, kept.location))
+        for digest in list(self._reported)[:_REPORTS_A_BEAT]:
+            entry, digests = self._reported[digest], [digest]
+            if self.storage.contains(digests)[0]:
+                outcome = self.storage.get(digests, pages, deadline)[0]
+                if outcome.reason is Reason.TIMEOUT:
+                    break
+                if outcome.ok:
+                    kept = self.storage.put(digests, pages, [entry.parent], deadline)[0]
+                    good.append(PageEntry(digest, entry.parent, kept.location))
+            del self._reported[digest]
         if good and self.registry is not None:
             self.registry.publish(good, b"", deadline)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import HiCacheError, StorageClosed
+from hicache_backends.errors import HiCacheError, StorageClosed, StorageUnavailable
 from hicache_backends.outcomes import Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_storage.depth import Depth
@@ -127,16 +128,21 @@ class Prefetcher:
         self._threads: list[threading.Thread] = []
         self._running = 0
         self._closed = False
+        self._process = os.getpid()
         self.queued_bytes = 0
 
     def submit(
         self, digests: Sequence[bytes], pages: Pages, deadline: Deadline, priority: Priority
     ) -> PrefetchHandle:
-        """Queue a prefetch. One that does not fit is answered at once, as skipped: queue full."""
+        """Queue a prefetch. One that does not fit is answered at once, as skipped: queue full.
+
+        Raises StorageClosed; StorageUnavailable where no thread can be started.
+        """
         handle = PrefetchHandle(digests, pages, deadline, self._chunk_pages)
         with self._wake:
-            if self._closed:
-                raise StorageClosed("the page store is closed")
+            if self._closed or os.getpid() != self._process:
+                raise StorageClosed("the page store is closed, or belongs to the parent process")
+            self._hire()
             if (
                 self.queued_bytes
                 and self.queued_bytes + handle.queued_bytes > self._max_queued_bytes
@@ -145,7 +151,6 @@ class Prefetcher:
                 return handle
             self.queued_bytes += handle.queued_bytes
             heapq.heappush(self._queue, (_RANK[priority], next(self._order), handle))
-            self._hire()
             self._wake.notify_all()
         return handle
 
@@ -163,8 +168,13 @@ class Prefetcher:
         while len(self._threads) < self._depth.most:
             name = f"hicache-prefetch-{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process may have no more threads
+                if self._threads:
+                    return
+                raise StorageUnavailable(f"no thread to prefetch with: {error}") from None
             self._threads.append(thread)
-            thread.start()
 
     def _work(self) -> None:
         while True:

@@ -13,6 +13,8 @@ from hicache_storage.throttle import LoadsFirst, RateCap
 from kvmanager.model import Lookup, State
 from kvmanager.registry import Registry
 
+_MOST_REPORTS = 8
+"""Bad pages that one call reports, a round trip each; others are reported when met again."""
 _DOUBTFUL = (Reason.STALE_LOCATION, Reason.CHECKSUM, Reason.IO_ERROR)
 
 
@@ -48,7 +50,7 @@ class Reader:
         return digests.index(missing[found])
 
     def get(self, digests: Sequence[bytes], pages: Pages, deadline: Deadline) -> list[Outcome]:
-        """One outcome a page, in order; the whole call asks the registry at most twice."""
+        """One outcome a page, in order; the whole call looks up at most twice."""
         locations, reasons = self._locate(digests, deadline)
         with self._turns.load():
             outcomes = self._read(digests, pages, locations, deadline)
@@ -135,12 +137,15 @@ class Reader:
         self.second_looks += len(doubtful)
         answer = self._ask([digests[i] for i in doubtful], deadline, prefix=False)
         moved = []
+        reports = 0
         for i, fresh in zip(doubtful, answer.locations, strict=True):
             if fresh and fresh != locations[i]:
                 locations[i] = fresh
                 moved.append(i)
             elif fresh and outcomes[i].reason is not Reason.IO_ERROR:
-                self._report(digests[i], fresh, deadline)
+                reports += 1
+                if reports <= _MOST_REPORTS:
+                    self._report(digests[i], fresh, deadline)
             elif fresh:
                 continue  # the trouble may be this host's alone
             else:

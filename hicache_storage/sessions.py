@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryError
 from hicache_backends.segment.format import Location
 from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager.model import Claim, Lookup, Orders, Published, Removal, State
 from kvmanager.registry import Registry
 
 _TOKEN_BYTES = 8
+
+
+class _Each:
+    """Every session gets its share, so that each journals what it could not send; the first
+    failure is raised when all have been asked."""
+
+    def __init__(self) -> None:
+        self._error: RegistryError | None = None
+
+    def __enter__(self) -> _Each:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._error is not None and raised[0] is None:
+            raise self._error
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        try:
+            yield
+        except RegistryError as error:
+            self._error = self._error or error
 
 
 class RegistrySet(Registry):
@@ -63,19 +87,24 @@ class RegistrySet(Registry):
         self, entries: Sequence[PageEntry], token: bytes, deadline: Deadline
     ) -> list[Published]:
         published = [Published.OK] * len(entries)
-        for store, rows in self._by_location(entries).items():
-            answers = self._sessions[store].publish(
-                [entries[i] for i in rows], self._token(token, store), deadline
-            )
-            for i, answer in zip(rows, answers, strict=True):
-                published[i] = answer
-        self._release_strays(entries, token, deadline)
+        with _Each() as each:
+            for store, rows in self._by_location(entries).items():
+                with each.attempt():
+                    answers = self._sessions[store].publish(
+                        [entries[i] for i in rows], self._token(token, store), deadline
+                    )
+                    for i, answer in zip(rows, answers, strict=True):
+                        published[i] = answer
+            with each.attempt():
+                self._release_strays(entries, token, deadline)
         return published
 
     def abort(self, digests: Sequence[bytes], token: bytes, deadline: Deadline) -> None:
-        for store, rows in self._by_store([self._store_of(d) for d in digests]).items():
-            chosen = [digests[i] for i in rows]
-            self._sessions[store].abort(chosen, self._token(token, store), deadline)
+        with _Each() as each:
+            for store, rows in self._by_store([self._store_of(d) for d in digests]).items():
+                with each.attempt():
+                    chosen = [digests[i] for i in rows]
+                    self._sessions[store].abort(chosen, self._token(token, store), deadline)
 
     def remove(
         self,
@@ -85,14 +114,16 @@ class RegistrySet(Registry):
         touched_ms: Sequence[int] | None = None,
     ) -> list[Removal]:
         removals = [Removal.REMOVED] * len(entries)
-        for store, rows in self._by_location(entries).items():
-            answers = self._sessions[store].remove(
-                [entries[i] for i in rows],
-                deadline,
-                touched_ms=None if touched_ms is None else [touched_ms[i] for i in rows],
-            )
-            for i, answer in zip(rows, answers, strict=True):
-                removals[i] = answer
+        with _Each() as each:
+            for store, rows in self._by_location(entries).items():
+                with each.attempt():
+                    answers = self._sessions[store].remove(
+                        [entries[i] for i in rows],
+                        deadline,
+                        touched_ms=None if touched_ms is None else [touched_ms[i] for i in rows],
+                    )
+                    for i, answer in zip(rows, answers, strict=True):
+                        removals[i] = answer
         return removals
 
     def report_bad(

@@ -16,6 +16,9 @@ from kvmanager.registry import Registry
 STORED_BY_OTHERS = Outcome(True, detail="stored by another process", existed=True)
 BEING_WRITTEN = Outcome(True, detail="being written by another call", existed=True)
 
+_LAST_WORD_MS = 20
+"""So long the registry may take when the deadline is over; then the session sends it later."""
+
 
 class Writer:
     """The stores of one page store."""
@@ -83,7 +86,9 @@ class Writer:
         if not absent:
             return b"", everything
         try:
-            token, claims = self._registry.claim([digests[i] for i in absent], deadline)
+            # half the time: the write must still fit in when the registry is stuck
+            share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
+            token, claims = self._registry.claim([digests[i] for i in absent], share)
         except RegistryError:
             return b"", everything  # two copies of a page are a waste, not a fault
         for i, claim in zip(absent, claims, strict=True):
@@ -111,8 +116,7 @@ class Writer:
         if not fresh:
             return
         try:
-            # late is better than never: the page is written, only its announcement is missing
-            answers = self._registry.publish(fresh, token, _at_least(deadline, 1000))
+            answers = self._registry.publish(fresh, token, _at_least(deadline, _LAST_WORD_MS))
         except RegistryError:
             return  # the session has journalled it
         lost = [e.digest for e, a in zip(fresh, answers, strict=True) if a is Published.DUPLICATE]
@@ -123,7 +127,7 @@ class Writer:
         if self._registry is None or not token:
             return
         try:
-            self._registry.abort(digests, token, _at_least(deadline, 100))
+            self._registry.abort(digests, token, _at_least(deadline, _LAST_WORD_MS))
         except RegistryError:
             return  # the claim ends by itself
 

@@ -112,6 +112,10 @@ class PageStorage(ABC):
         """Every page in the own index, heads of chains before their tails where known."""
         return iter(())
 
+    def forget_others(self) -> None:
+        """Look no longer into stores that other processes left behind: their pages were cleared."""
+        return
+
     def set_keeper(self, keeper: Keeper | None) -> None:
         """Who is asked before eviction. Backends without an own eviction ignore it."""
         return

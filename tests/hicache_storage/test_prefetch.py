@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import StorageClosed, StorageHung
+from hicache_backends.errors import StorageClosed, StorageHung, StorageUnavailable
 from hicache_backends.outcomes import HIT, NEVER_WRITTEN, Outcome, Reason
 from hicache_backends.pages import Pages
 from hicache_storage.depth import Depth
@@ -231,3 +232,31 @@ def test_auto_depth_climbs_while_it_pays_and_stays_in_bounds() -> None:
     assert min(seen) >= 1
     assert max(seen) <= depth.most
     assert abs(depth.now - 6) <= 2
+
+
+def test_a_process_without_threads_left_refuses_before_anything_is_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with prefetcher(lambda digests, pages, deadline: [HIT] * len(digests)) as pf:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(StorageUnavailable, match="no thread"):
+                pf.submit(*batch(4), soon(), "prefetch")
+        assert pf.queued_bytes == 0
+        outcomes = pf.submit(*batch(4), soon(), "prefetch").wait(5000)
+        assert outcomes is not None
+        assert all(outcomes)
+
+
+def test_a_forked_child_is_told_that_its_threads_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with prefetcher(lambda digests, pages, deadline: [HIT] * len(digests)) as pf:
+        pf.submit(*batch(1), soon(), "prefetch").wait(5000)
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(StorageClosed, match="parent"):
+            pf.submit(*batch(1), soon(), "prefetch")
+        monkeypatch.undo()

@@ -304,3 +304,42 @@ def test_a_process_that_was_reopened_finds_its_pages_and_announces_them(open_sto
     assert again.exists(keys) == 32
     eventually(lambda: b.exists(keys) == 32)
     assert all(read(b, keys))
+
+
+def test_with_two_drives_nothing_written_during_an_outage_is_forgotten(
+    open_store: Open, server: Server
+) -> None:
+    a, b = open_store(roots=("x", "y")), open_store(roots=("x", "y"))
+    server.kill()
+    keys = hashes(64)
+    assert all(write(a, keys))
+    server.start()
+    eventually(lambda: b.exists(keys) == 64, within_s=10)
+    assert all(read(b, keys))
+
+
+def test_pages_of_a_dead_process_vanish_too_when_the_namespace_is_cleared(open_store: Open) -> None:
+    a, b = open_store(), open_store()
+    keys = hashes(8)
+    write(a, keys)
+    a.close()
+    b.close()
+    c, d = open_store(), open_store()
+    assert max(c.exists(keys), d.exists(keys)) == 8
+    assert d.registry is not None
+    d.registry.clear_namespace(d._deadline(None))
+    eventually(lambda: c.exists(keys) == 0)
+    eventually(lambda: d.exists(keys) == 0)
+
+
+def test_a_set_with_a_stuck_registry_still_stores_within_its_deadline(
+    open_store: Open, server: Server
+) -> None:
+    a = open_store()
+    server.freeze()
+    try:
+        began = time.monotonic()
+        assert all(a.set(hashes(4), canaries(hashes(4)), timeout_ms=200))
+        assert time.monotonic() - began < 0.3
+    finally:
+        server.thaw()

@@ -195,6 +195,9 @@ class SegmentStore(PageStorage):
             if entry:
                 yield entry
 
+    def forget_others(self) -> None:
+        self._foreign.forget(list(self._foreign.rows))
+
     def set_keeper(self, keeper: Keeper | None) -> None:
         self._state.keeper = keeper
 
