@@ -143,8 +143,7 @@ class SessionCore:
                 self._journalled(self.wire.remove(self.epoch, n, chunk, None), n, len(chunk))
                 for n, chunk in enumerate(chunks, self.sequence + 1)
             ]
-            if self.withdrawn is not None:
-                self.withdrawn.update((entry.digest, entry.location) for entry in entries)
+            self._withdraw(entries)
         return self._remove(batches, chunks, touched_ms)
 
     def _remove(
@@ -225,6 +224,23 @@ class SessionCore:
         if mutation.last != sequence:
             self.lagging()
         return mutation.results
+
+    def announcing(self) -> int:
+        """All pages are to be announced from here; the sequence to begin from."""
+        with self._numbering:
+            self.withdrawn = set()
+            self.begin_anew = False
+            start = self.journal.start
+            return self.sequence if start is None else start
+
+    def _withdraw(self, entries: Sequence[PageEntry]) -> None:
+        """An announcement under way must not bring these back; too many of them end it."""
+        if self.withdrawn is None or self.begin_anew:
+            return
+        self.withdrawn.update((entry.digest, entry.location) for entry in entries)
+        if len(self.withdrawn) > self.options.journal_entries:
+            self.withdrawn = set()
+            self.begin_anew = True
 
     def _keep(self, batch: Batch, chunk: Sequence[PageEntry], answers: list[Removal]) -> None:
         """Pages that stay are no longer removed by a replay of the batch."""

@@ -46,11 +46,8 @@ class Recovery:
     def _begin(self) -> Flow[None]:
         core = self._core
         self._pages = None
-        core.withdrawn = set()
-        core.begin_anew = False
-        start = core.journal.start
         try:
-            yield from core.beat(begin=core.sequence if start is None else start)
+            yield from core.beat(begin=core.announcing())
         except RegistryError:
             core.begin_anew = True
             raise

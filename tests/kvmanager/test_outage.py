@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import socket
@@ -193,6 +194,33 @@ def test_pages_removed_during_an_announcement_stay_removed(
     store.settled()
     assert store.lookup(keys).prefix == 2900
     assert store.lookup(keys[2900:], prefix=False).locations == [b""] * 100
+
+
+def test_removals_beyond_the_journal_during_an_announcement_begin_it_anew(
+    own_server: Server, own_cluster: Cluster
+) -> None:
+    options = dataclasses.replace(FAST, journal_entries=500, announce_pages_per_s=5000)
+    store = own_cluster.store(options=options)
+    store.settled()
+    entries = store.chain(digests(3000))
+    store.pages = {entry.digest: entry for entry in entries}
+    core = store.registry.core
+    with own_server.client() as client:
+        client.flushall()
+    eventually(lambda: int(store.registry.stats()["announced"]) > 300)
+    own_server.kill()
+    eventually(lambda: store.registry.state is State.DOWN)
+    for start in range(1000, 3000, 100):
+        gone = entries[start : start + 100]
+        for entry in gone:
+            del store.pages[entry.digest]
+        with pytest.raises(RegistryUnavailable):
+            store.registry.remove(gone, soon())
+        assert len(core.withdrawn or ()) <= 500
+    own_server.start()
+    store.settled()
+    found = store.lookup([entry.digest for entry in entries], prefix=False)
+    assert [bool(location) for location in found.locations] == [n < 1000 for n in range(3000)]
 
 
 def test_a_server_restored_from_an_older_snapshot_is_told_the_rest_from_the_journal(
