@@ -30,7 +30,8 @@ class Descriptors:
 
     def __init__(self, limit: int | None = None) -> None:
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._limit = limit or max(64, min(4096, allowed // 4))
+        unlimited = allowed == resource.RLIM_INFINITY
+        self._limit = limit or (4096 if unlimited else max(64, min(4096, allowed // 4)))
         self._files: OrderedDict[tuple[str, int], _File] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -15,6 +15,7 @@ from hicache_backends.segment.state import StoreState
 
 _DIRECT_THREADS = 8
 _CHUNK = 256  # numpy holds on to the GIL for arrays this small
+_BAD_PLACE = (errno.EIO, errno.ENODATA, errno.EILSEQ)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -59,10 +60,15 @@ class CallFiles:
                 -self._errnos[segment] if segment in self._errnos else count
                 for segment, count in zip(segments, moved, strict=True)
             ]
-        volumes = self._state.volumes
-        for segment, count in zip(segments, moved, strict=True):
-            if segment.own and (count < 0 or volumes[segment.volume].failures):
-                volumes[segment.volume].note(max(-count, 0))
+        for volume in self._state.volumes:
+            if volume.failures or min(moved) < 0:
+                volume.note(
+                    [
+                        max(-count, 0)
+                        for segment, count in zip(segments, moved, strict=True)
+                        if segment.own and segment.volume == volume.number
+                    ]
+                )
         return moved
 
     def end(self) -> None:
@@ -75,6 +81,13 @@ class CallFiles:
         except OSError as error:
             self._errnos[segment] = error.errno or errno.EIO
             return -1
+
+
+def bad_spots(results: Sequence[int]) -> set[int]:
+    """Which operations failed because their place on the medium is bad, as others went well."""
+    if max(results, default=-1) < 0:
+        return set()
+    return {i for i, moved in enumerate(results) if -moved in _BAD_PLACE}
 
 
 def failure(number: int) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import time
 from array import array
 from bisect import bisect_right
@@ -83,7 +84,7 @@ class Neighbours:
         one of the `own` stores, or of a store that is on none of the roots."""
         try:
             place = Location.unpack(packed)
-        except ValueError:
+        except (ValueError, TypeError, struct.error):
             return None
         if place.length != self._page_bytes or place.store in own:
             return None

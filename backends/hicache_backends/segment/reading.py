@@ -22,7 +22,7 @@ from hicache_backends.outcomes import (
 )
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Flight
-from hicache_backends.segment.files import CallFiles, failure
+from hicache_backends.segment.files import CallFiles, bad_spots, failure
 from hicache_backends.segment.foreign import ForeignIndex, Neighbours, Source
 from hicache_backends.segment.format import RECORD, RECORD_BYTES
 from hicache_backends.segment.state import PageName, StoreState
@@ -139,8 +139,10 @@ class Reading:
                 outcomes[i] = BAD_CHECKSUM if results[i] >= 0 else failure(-results[i])
                 (others if source.own < 0 else own).append(i)
         if own:
-            self._discard([i for i in own if results[i] >= 0], retire=False)
-            self._discard([i for i in own if -results[i] in _LOST], retire=True)
+            bad = bad_spots(results)
+            lost = [i for i in own if results[i] >= 0 or -results[i] in _LOST]
+            self._discard([i for i in lost if i not in bad])
+            self._discard([i for i in lost if i in bad], retire=True)
         if others:
             gone = [i for i in others if results[i] == -errno.ENOENT]
             self._recheck(gone, [i for i in others if results[i] >= 0], outcomes)
@@ -161,14 +163,13 @@ class Reading:
             sources = [self._sources[i] for i in rows]
             self._reader.neighbours.mark_read([s for s in sources if s.own < 0])
 
-    def _discard(self, rows: list[int], *, retire: bool) -> None:
-        """Drop own pages that cannot be read, so that the next put writes them again. A slot
-        whose sectors fail is retired; one that held wrong bytes is used again."""
+    def _discard(self, rows: list[int], *, retire: bool = False) -> None:
+        """Drop own pages that cannot be read, so that the next put writes them again."""
         pages = [
             PageName(self._sources[i].own, self._digests[i], self._sources[i].generation)
             for i in rows
         ]
-        self._state.counts["unreadable" if retire else "checksum_failures"] += len(pages)
+        self._state.counts["unreadable_pages"] += len(pages)
         self._state.discard(pages, retire=retire)
 
     def _recheck(self, gone: list[int], read: list[int], outcomes: list[Outcome]) -> None:

@@ -98,12 +98,17 @@ def _oldest_first(directory: str) -> list[tuple[int, int]]:
 def _remove_store(directory: str) -> None:
     """Take away the directories of a store without segments; anything else in them stays."""
     with contextlib.suppress(OSError):
-        Path(directory, "owner").unlink(missing_ok=True)
-        Path(directory).rmdir()
+        _remove_files(Path(directory), "owner", ".probe-*")
         namespace = Path(directory).parent
         if not any(_names(str(namespace), STORE_NAME)):
-            (namespace / "namespace.msgpack").unlink(missing_ok=True)
-            namespace.rmdir()
+            _remove_files(namespace, "namespace.msgpack", ".namespace-*")
+
+
+def _remove_files(directory: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in directory.glob(pattern):
+            path.unlink(missing_ok=True)
+    directory.rmdir()
 
 
 def _names(directory: str, pattern: re.Pattern[str]) -> list[str]:

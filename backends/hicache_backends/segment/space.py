@@ -29,6 +29,7 @@ class Space:
         pools: list[list[int]] = [[] for _ in self._state.volumes]
         refused = rounds = 0
         while rounds < _ROUNDS and not deadline.passed:
+            self._drop_dead(pools)
             short = self._fill(pools, wanted)
             if not short:
                 break
@@ -46,7 +47,14 @@ class Space:
             rounds += 1
             if not evicted and not kept:
                 break
+        self._drop_dead(pools)
         return _dealt(homes, pools)
+
+    def _drop_dead(self, pools: list[list[int]]) -> None:
+        """Leave out slots of segments that were given up since they were taken."""
+        dead, place = self._state.dead, self._state.table.place
+        if dead:
+            pools[:] = [[slot for slot in pool if place(slot)[0] not in dead] for pool in pools]
 
     def _fill(self, pools: list[list[int]], wanted: Mapping[int, int]) -> list[Volume]:
         """Move free slots of the home roots to the pools; the roots that had too few."""
@@ -97,6 +105,7 @@ class Space:
 
     def _yield(self, volume: Volume) -> None:
         """Give up the segment with the page that is next to go, for stores without their share."""
+        volume.is_to_yield = False
         segment = self._state.oldest_segment(volume)
         if segment:
             self._state.forget_segment(segment)

@@ -84,6 +84,8 @@ class SegmentStore(PageStorage):
         self._check(digests, pages)
         if len(parents) != len(digests):
             raise InvalidBuffer(f"{len(digests)} pages, {len(parents)} parents")
+        if not _are_names(parents):
+            raise InvalidKey(f"a parent is {DIGEST_BYTES} bytes")
         flight = self._calls.begin(deadline)
         if not digests or deadline.passed:
             flight.end()
@@ -119,7 +121,11 @@ class SegmentStore(PageStorage):
         if not digests or deadline.passed:
             flight.end()
             return [TIMED_OUT] * len(digests)
-        found = self._reader.find(digests, locations)
+        try:
+            found = self._reader.find(digests, locations)
+        except BaseException:
+            flight.end()
+            raise
         rows = [i for i, source in enumerate(found) if isinstance(source, Source)]
         if not rows:
             flight.end()
@@ -232,8 +238,8 @@ class SegmentStore(PageStorage):
     def _check(self, digests: Sequence[bytes], pages: Pages) -> None:
         if len(pages) != len(digests):
             raise InvalidBuffer(f"{len(digests)} pages, buffers for {len(pages)}")
-        if {*map(len, digests)} - {DIGEST_BYTES} or ROOT in digests or UNKNOWN in digests:
-            raise InvalidKey(f"a digest has {DIGEST_BYTES} bytes, and stands for a page")
+        if not _are_names(digests) or ROOT in digests or UNKNOWN in digests:
+            raise InvalidKey(f"a digest is {DIGEST_BYTES} bytes that stand for a page")
         if len(pages) and pages.page_bytes != self._state.page_bytes:
             raise InvalidBuffer(
                 f"a page of this namespace has {self._state.page_bytes} bytes, "
@@ -254,13 +260,16 @@ class SegmentStore(PageStorage):
         return self._state.discard(pages)
 
 
+def _are_names(names: Sequence[bytes]) -> bool:
+    return {*map(type, names)} <= {bytes} and {*map(len, names)} <= {DIGEST_BYTES}
+
+
 _COUNTS = (
     "evicted",
     "segments_given_up",
     "written_pages",
     "read_bytes",
-    "checksum_failures",
-    "unreadable",
+    "unreadable_pages",
     "stale_locations",
     "direct_fallbacks",
     "lost_roots",

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 from hicache_backends.deadline import Deadline
@@ -28,10 +29,11 @@ _FATAL = frozenset(
     (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESHUTDOWN, errno.ENOTCONN, errno.ESTALE)
 )
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-_HARMLESS = frozenset((0, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT))
+_HARMLESS = _FULL | {0, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT}
 _FAILURES_IN_A_ROW = 8
 _MIN_PATIENCE_S, _MAX_PATIENCE_S = 1.0, 15.0
 _LOCK_MS = 2000.0
+_PROBE_S = 15.0
 _SEGMENTS, _MIN_SEGMENT_SLOTS, _MAX_SEGMENT_BYTES = 64, 64, 1 << 30
 
 
@@ -40,8 +42,9 @@ class Volume:
 
     `free`: slots that no page is in, guarded by the store's lock, taken from its end.
     `failed`: why the root is given up, "" while it works. `failures`: failed operations in a
-    row. `deleted`: the store was deleted from outside. `blocked`: the file system is so full
-    that not even what is allocated can be written. `is_to_yield`: a segment is to be given up.
+    row, in calls of which nothing succeeded. `deleted`: the store was deleted from outside.
+    `blocked`: the file system is so full that not even what is allocated can be written.
+    `is_to_yield`: a segment is to be given up.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Volume:
         self._growing = threading.Lock()
         self._patience_s = _MIN_PATIENCE_S
         self._refused_until_s = 0.0
+        self._probe_s = 0.0
 
     def grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
         """A new segment, or None: the root is full, has failed, or is busy until the deadline.
@@ -78,7 +82,7 @@ class Volume:
                 return None
             segment = self._grow(segment_bytes, deadline)
         except OSError as error:
-            self.note(error.errno or errno.EIO, "no segment can be made")
+            self.note([error.errno or errno.EIO], "no segment can be made")
             segment = None
         finally:
             self._growing.release()
@@ -89,27 +93,35 @@ class Volume:
             self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
         return segment
 
-    def note(self, number: int, what: str = "I/O fails") -> None:
-        """How an operation on the root went: its errno, 0 for success."""
-        if number in _FULL:
+    def note(self, errnos: Sequence[int], what: str = "I/O fails") -> None:
+        """How the operations of one call went on the root: errno of each, 0 for success."""
+        if not _FULL.isdisjoint(errnos):
             self.blocked = not self._takes_writes()
-            return
-        self.failures = 0 if number in _HARMLESS else self.failures + 1
-        if number in _FATAL or self.failures >= _FAILURES_IN_A_ROW:
+        failures = [number for number in errnos if number not in _HARMLESS]
+        if len(failures) < len(errnos):
+            self.failures = 0
+        else:
+            self.failures += len(failures)
+        if self.failures >= _FAILURES_IN_A_ROW or not _FATAL.isdisjoint(failures):
+            number = max(failures, default=errno.EIO)
             self.fail(f"{what}: {errno.errorcode.get(number, number)}")
 
     def fail(self, why: str) -> None:
         """Give the root up: its pages are misses, the other roots go on."""
         if not self.failed:
             self.failed = why
+            self._probe_s = time.monotonic() + _PROBE_S
             _log.error("%s is given up: %s", self.medium.root, why)
 
     def notice(self) -> None:
         """Look whether the store was deleted from outside: its open files would go on taking
-        pages that nobody finds again."""
+        pages that nobody finds again. Now and then, whether a root that failed works again."""
         if not self.failed and self.store.lock.vanished:
             self.deleted = True
             self.fail("the store was deleted from outside")
+        elif self.failed and not self.deleted and time.monotonic() >= self._probe_s:
+            self._probe_s = time.monotonic() + _PROBE_S
+            threading.Thread(target=self._probe, daemon=True).start()  # it may hang
 
     def revive(self, deadline: Deadline) -> bool:
         """Start anew, with an empty store, where the store was deleted and the root is still
@@ -129,10 +141,9 @@ class Volume:
 
     def give_up(self, segment: Segment) -> None:
         """Delete a segment that no page is in any more, for the good of other stores."""
-        self.is_to_yield = False
         try:
             delete_segment(segment.directory, segment.number)
-            del self.store.slots[segment.number]
+            self.store.slots.pop(segment.number, None)
             self.store.sign()
             size = stored_bytes(segment.slots, self._namespace.page_bytes)
             self.medium.give_back(size, Deadline.after_ms(_LOCK_MS))
@@ -154,6 +165,18 @@ class Volume:
             except OSError as error:
                 _log.warning("%s cannot be signed off: %s", self.store.path, error.strerror)
         self.store.lock.close()
+
+    def _probe(self) -> None:
+        try:
+            works = self._takes_writes() and self.direct_alignment in (
+                0,
+                direct_alignment(self.store.path),
+            )
+        except OSError:
+            works = False
+        if works:
+            _log.warning("%s works again", self.medium.root)
+            self.failures, self.failed = 0, ""
 
     def _takes_writes(self) -> bool:
         """Whether what is allocated can be overwritten."""

@@ -14,7 +14,7 @@ from hicache_backends.io.engine import WriteBatch
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Flight
-from hicache_backends.segment.files import CallFiles, failure
+from hicache_backends.segment.files import CallFiles, bad_spots, failure
 from hicache_backends.segment.format import RECORD_BYTES
 from hicache_backends.segment.space import Space
 from hicache_backends.segment.state import StoreState
@@ -83,9 +83,13 @@ class Writing:
         """Find slots; pages at the end of the batch go without where there are too few."""
         self._slots = space.take([self._digests[i] for i in self.rows], self._deadline)
         for i in self.rows[len(self._slots) :]:
-            self.outcomes[i] = TIMED_OUT if self._deadline.passed else _NO_SPACE
+            self.outcomes[i] = TIMED_OUT if self._deadline.passed else self._why_not()
         self._give_up(self.rows[len(self._slots) :])
         self.rows = self.rows[: len(self._slots)]
+
+    def _why_not(self) -> Outcome:
+        failed = [volume.failed for volume in self._state.volumes]
+        return miss(Reason.IO_ERROR, "; ".join(failed)) if all(failed) else _NO_SPACE
 
     def run(self, pages: Pages) -> list[Outcome]:
         """Write `pages`, those of `rows`; the outcomes of the whole batch. Ends the call."""
@@ -166,8 +170,10 @@ class Writing:
                     outcomes[i] = Outcome(True, location=state.location(self._slots[n]))
                 else:
                     outcomes[i] = failure(-results[n] if results[n] < 0 else errno.EIO)
-            self._slots = [self._slots[n] for i, n in written.items() if not outcomes[i].ok]
-            state.counts["written_pages"] += len(written) - len(self._slots)
+            state.counts["written_pages"] += sum(outcomes[i].ok for i in written)
+            bad = bad_spots(results)  # those slots are not used again
+            left = (n for i, n in written.items() if not outcomes[i].ok and n not in bad)
+            self._slots = [self._slots[n] for n in left]
         for i, earlier in self._again.items():
             outcomes[i] = replace(outcomes[earlier], existed=outcomes[earlier].ok)
         return outcomes

@@ -166,6 +166,22 @@ def test_a_store_that_comes_late_gets_a_share_of_a_full_root(tmp_path: Path) -> 
         storage.close()
 
 
+def test_a_store_that_gives_up_a_segment_amid_a_batch_goes_on(tmp_path: Path) -> None:
+    first = open_nvme(NAMESPACE, options(tmp_path, pages=64))
+    assert all(fill(first, digests_of(*range(64))))
+    late = open_nvme(NAMESPACE, options(tmp_path, pages=64))
+    assert put(late, digests_of("late"))[0].reason is Reason.NO_SPACE
+    first.remove(digests_of(*range(4)))  # slots of the segment that goes are free
+    for volume in first._state.volumes:
+        volume._refused_until_s = 0.0  # a refusal is believed for a while
+    for turn in range(4):
+        assert all(put(first, digests_of(*names(f"batch {turn}", 24)), parents=[ROOT] * 24))
+    assert first.stats()["segments_given_up"] == 1
+    assert first.stats()["failed_roots"] == ""
+    for storage in (first, late):
+        storage.close()
+
+
 class Gone:
     """A keeper that keeps nothing and notes what goes."""
 
