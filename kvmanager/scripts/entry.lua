@@ -20,9 +20,10 @@ end
 
 -- A family: the pages of one medium in one epoch, in so many buckets (linear hashing: buckets are
 -- split one by one as pages come, so that each stays a compact hash and is found at once).
--- buckets: n{tag} f:<epoch>.<medium>, at least 256, so that a digest's first byte is always known.
+-- buckets: n{tag} f:<epoch>.<medium>; never below 256, so that a bucket's number ends in the digest's
+-- first byte; 4,096 to begin with, so that the first 65,536 pages split none.
 local function family(tag, epoch, medium, buckets)
-  local n, low = tonumber(buckets) or 256, 256
+  local n, low = tonumber(buckets) or 4096, 256
   while low * 2 <= n do low = low * 2 end
   return {prefix = 'p' .. tag .. epoch .. '.' .. medium .. '.', low = low, split = n - low}
 end

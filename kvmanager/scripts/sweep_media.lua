@@ -32,7 +32,7 @@ for old = purged, epoch do
   local ids = old < epoch and listed .. dropping or dropping
   for m = 1, #ids, 8 do
     local here = string.format('%.0f', old) .. '.' .. string.sub(ids, m, m + 7)
-    buckets[#buckets + 1] = {here, tonumber(redis.call('HGET', names, 'f:' .. here) or '256') or 256}
+    buckets[#buckets + 1] = {here, tonumber(redis.call('HGET', names, 'f:' .. here) or '4096') or 4096}
   end
 end
 return cmsgpack.pack({

@@ -151,7 +151,7 @@ def test_every_script_names_the_keys_that_it_touches() -> None:
             assert f"'{command}'" not in text, path.name
 
 
-@pytest.mark.parametrize("pages", [5_000, 50_000])
+@pytest.mark.parametrize("pages", [20_000, 50_000])
 def test_memory_per_page(server: Server, cluster: Cluster, pages: int) -> None:
     store = cluster.store(options=PATIENT)
     with server.client() as client:

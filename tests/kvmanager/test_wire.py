@@ -178,7 +178,7 @@ def test_malformed_records_of_members_do_not_stop_heartbeats(
 
 def bucket_key(store: Store, digest: bytes) -> bytes:
     medium = keys.medium_id(store.member.medium)
-    return keys.page_key(TAG, 0, medium, keys.bucket(digest, 256))
+    return keys.page_key(TAG, 0, medium, keys.bucket(digest, keys.FIRST_BUCKETS))
 
 
 def test_client_and_scripts_agree_about_the_place_of_a_page(
@@ -186,11 +186,13 @@ def test_client_and_scripts_agree_about_the_place_of_a_page(
 ) -> None:
     store = cluster.store()
     entries = store.chain(digests(6000))
-    store.write(entries)
     medium = keys.medium_id(store.member.medium)
     with server.client() as client:
+        client.hset(b"n" + TAG, b"f:0." + medium, 256)
+        store.write(entries)
         buckets = int(client.hget(b"n" + TAG, b"f:0." + medium) or 0)
         assert buckets == -(-6000 // 16)
+        assert store.lookup([entry.digest for entry in entries]).prefix == 6000
         for entry in entries[::50]:
             key = keys.page_key(TAG, 0, medium, keys.bucket(entry.digest, buckets))
             value = client.hget(key, entry.digest[1:])
