@@ -27,17 +27,21 @@ class Journal:
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._batches: deque[Batch] = deque()
-        self._weight = 0
+        self._entries = 0  # counted along, so that any thread may ask
 
     def __len__(self) -> int:
-        return sum(batch.entries for batch in self._batches)
+        return self._entries
+
+    @property
+    def _weight(self) -> int:
+        return self._entries + _BATCH_WEIGHT * len(self._batches)
 
     def append(self, batch: Batch) -> None:
         """Keep one more mutation."""
         self._batches.append(batch)
-        self._weight += batch.entries + _BATCH_WEIGHT
+        self._entries += batch.entries
         while self._weight > self._max_entries and len(self._batches) > 1:
-            self._weight -= self._batches.popleft().entries + _BATCH_WEIGHT
+            self._entries -= self._batches.popleft().entries
 
     def covers(self, sequence: int) -> bool:
         """Whether every mutation after `sequence` is still here."""
@@ -60,7 +64,7 @@ class Journal:
     def clear(self) -> None:
         """Forget everything."""
         self._batches.clear()
-        self._weight = 0
+        self._entries = 0
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(tuple(self._batches))
