@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from hicache_backends.errors import RegistryUnavailable
+from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import UNKNOWN, PageEntry
@@ -158,8 +158,14 @@ class SessionCore:
             if touched_ms is not None:
                 touched = touched_ms[len(removals) : len(removals) + len(chunk)]
                 call = self.wire.remove(self.epoch, batch.sequence, chunk, touched)
-            results = yield from self._mutate(call, batch.sequence)
-            answers = wire.removals(results, len(chunk))
+            try:
+                results = yield from self._mutate(call, batch.sequence)
+                answers = wire.removals(results, len(chunk))
+            except (RegistryError, GeneratorExit):
+                # the registry may have kept pages, and counts this sequence as done
+                if touched_ms is not None:
+                    self._remove_again(chunk)
+                raise
             if any(results):
                 self._keep(batch, chunk, answers)
             removals += answers
@@ -233,6 +239,11 @@ class SessionCore:
             start = self.journal.start
             return self.sequence if start is None else start
 
+    def _remove_again(self, chunk: Sequence[PageEntry]) -> None:
+        with self._numbering:
+            n = self.sequence + 1
+            self._journalled(self.wire.remove(self.epoch, n, chunk, None), n, len(chunk))
+
     def _withdraw(self, entries: Sequence[PageEntry]) -> None:
         """An announcement under way must not bring these back; too many of them end it."""
         if self.withdrawn is None or self.begin_anew:
@@ -270,7 +281,8 @@ class SessionCore:
         self.counters["stale_epochs"] += self.epoch < epoch and self.joined
         self.epoch = epoch
         self.begin_anew = self.behind = True
-        self.journal.clear()
+        with self._numbering:
+            self.journal.clear()
         self.wake()
 
 

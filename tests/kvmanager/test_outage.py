@@ -326,6 +326,29 @@ def test_a_source_that_fails_is_asked_again_from_the_beginning(server: Server) -
         assert store.lookup([entry.digest for entry in entries]).prefix == 600
 
 
+def test_a_conditional_removal_without_its_reply_is_made_good(
+    cluster: Cluster, failing_over: FailingOver
+) -> None:
+    owner = cluster.store(url=failing_over.url)
+    owner.settled()
+    head, read, *rest = digests(4)
+    entries = owner.chain([head, read, *rest])
+    owner.write(entries)
+    other = cluster.store()
+    other.lookup([head, read])
+    owner.registry.remove([owner.entry(head)], soon(), touched_ms=[0])  # the server has the script
+    failing_over.phase = "swallow"
+    with pytest.raises(RegistryUnavailable):
+        owner.registry.remove(entries[:2], soon(200), touched_ms=[3_600_000] * 2)
+    assert failing_over.swallowed
+    assert other.lookup([head, read]).prefix == 2  # the owner's eviction goes on nevertheless
+    owner.pages = {entry.digest: entry for entry in entries[2:]}
+    failing_over.phase = "pass"
+    eventually(lambda: not any(other.lookup([head, read], prefix=False).locations))
+    owner.settled()
+    assert other.lookup(rest).prefix == 2
+
+
 def test_a_failover_is_ridden_out_with_one_new_connection_a_probe(
     cluster: Cluster, failing_over: FailingOver
 ) -> None:
@@ -347,12 +370,13 @@ def test_a_failover_is_ridden_out_with_one_new_connection_a_probe(
 
 
 class FailingOver(threading.Thread):
-    """A proxy before a server: passes, hangs, answers READONLY, or resets connections."""
+    """A proxy before a server: passes, hangs, answers READONLY, resets connections, or swallows
+    the server's replies."""
 
     def __init__(self, target_port: int) -> None:
         super().__init__(daemon=True)
         self.phase = "pass"
-        self.opened = 0
+        self.opened = self.swallowed = 0
         self._target_port = target_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -375,6 +399,9 @@ class FailingOver(threading.Thread):
                 if self.phase == "pass":
                     server.sendall(request)
                     client.sendall(server.recv(65536))
+                elif self.phase == "swallow":
+                    server.sendall(request)
+                    self.swallowed += len(server.recv(65536))
                 elif self.phase == "readonly":
                     client.sendall(b"-READONLY You can't write against a read only replica.\r\n")
                 elif self.phase == "reset":
