@@ -60,13 +60,14 @@ class CallFiles:
                 -self._errnos[segment] if segment in self._errnos else count
                 for segment, count in zip(segments, moved, strict=True)
             ]
+        dead = self._state.dead  # their files are meant to be gone
         for volume in self._state.volumes:
             if volume.failures or min(moved) < 0:
                 volume.note(
                     [
                         max(-count, 0)
                         for segment, count in zip(segments, moved, strict=True)
-                        if segment.own and segment.volume == volume.number
+                        if segment.own and segment.volume == volume.number and segment not in dead
                     ]
                 )
         return moved

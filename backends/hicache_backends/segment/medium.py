@@ -40,13 +40,16 @@ _WANTED_S = 60.0
 
 @dataclass(slots=True)
 class Ledger:
-    """What `.medium` says; written back when the lock is given up."""
+    """What `.medium` says; written back when the lock is given up. `fd`: the file; `written`: what
+    it says right now."""
 
     uuid: bytes
     capacity_bytes: int
     free_floor_bytes: int
     used_bytes: int
     wanted_s: int = 0
+    fd: int = -1
+    written: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +95,21 @@ class Medium:
         fd = os.open(f"{self.root}/.medium", flags, 0o666)
         try:
             _lock(fd, deadline)
-            ledger, before = self._read(fd, limits)
+            ledger = self._read(fd, limits)
             try:
                 yield ledger
             finally:
-                packed = self._packed(ledger)
-                if packed != before:
-                    os.pwrite(fd, packed, 0)
+                self._write(ledger)
         finally:
             os.close(fd)
 
+    @contextlib.contextmanager
     def reserve(
         self, most: int, unit: int, namespace: str, own: int, deadline: Deadline
-    ) -> tuple[int, bool]:
+    ) -> Iterator[tuple[int, bool]]:
         """Room for up to `most` bytes, a multiple of `unit`, for a store of `namespace` that has
-        `own` bytes; and whether it should rather give a segment up.
+        `own` bytes; and whether it should rather give a segment up. The root stays locked while
+        the caller makes its files, so that nobody counts them too early.
 
         Where there is less, segments of stores that no process has open are deleted first. 0
         where nothing can be had. Raises OSError.
@@ -117,14 +120,15 @@ class Medium:
             granted = max(0, min(most, self._room(ledger))) // unit * unit
             wanted = 0 <= time.time() - ledger.wanted_s < _WANTED_S
             if (wanted or not granted) and self._is_to_yield(ledger, own, most, granted, wanted):
-                return 0, True
+                yield 0, True
+                return
             ledger.used_bytes += granted
-            return granted, False
-
-    def give_back(self, count: int, deadline: Deadline) -> None:
-        """Room that was reserved and is used no more. Raises OSError."""
-        with self.locked(deadline) as ledger:
-            ledger.used_bytes = max(0, ledger.used_bytes - count)
+            self._write(ledger)  # a process that is killed from here on has taken too much
+            try:
+                yield granted, False
+            except OSError:
+                ledger.used_bytes = segment_file_bytes(self.root)
+                raise
 
     def recount(self, deadline: Deadline) -> None:
         """Believe the files, not the ledger: some went, or came back. Raises OSError."""
@@ -167,8 +171,8 @@ class Medium:
             self._recounted_s = now_s  # files may have gone behind the ledger's back
             ledger.used_bytes = segment_file_bytes(self.root)
 
-    def _read(self, fd: int, limits: Limits | None) -> tuple[Ledger, bytes]:
-        """The ledger and its bytes. With `limits` those are put in force, and a ledger that is
+    def _read(self, fd: int, limits: Limits | None) -> Ledger:
+        """The ledger. With `limits` those are put in force, and a ledger that is
         missing, torn, or came with a copy of its root is made anew."""
         packed = os.pread(fd, _BODY.size + _CRC.size, 0)
         body = _unpacked(packed)
@@ -187,7 +191,14 @@ class Medium:
             ledger = Ledger(uuid.uuid4().bytes, 0, 0, 0)
         if limits:
             self._apply(limits, ledger)
-        return ledger, packed
+        ledger.fd, ledger.written = fd, packed
+        return ledger
+
+    def _write(self, ledger: Ledger) -> None:
+        packed = self._packed(ledger)
+        if packed != ledger.written:
+            os.pwrite(ledger.fd, packed, 0)
+            ledger.written = packed
 
     def _apply(self, limits: Limits, ledger: Ledger) -> None:
         system = os.statvfs(self.root)

@@ -86,8 +86,14 @@ class Space:
 
     def _grow(self, volumes: Iterable[Volume], deadline: Deadline) -> bool:
         """A new segment on each of these roots that has room; whether there was one."""
-        grown = False
-        for volume in volumes:
+        return sum(self._extend(volume, deadline) for volume in volumes) > 0
+
+    def _extend(self, volume: Volume, deadline: Deadline) -> bool:
+        if volume.failed and not volume.deleted:
+            return False
+        if not volume.growing.acquire(timeout=deadline.remaining_ms() / 1000):
+            return False
+        try:
             if volume.deleted:
                 for lost in self._state.segments_of(volume):
                     self._state.forget_segment(lost)
@@ -100,8 +106,9 @@ class Space:
                     first = self._state.add_segment(segment)
                     slots = range(first, first + segment.slots)
                     volume.free.extend(reversed(slots))
-                grown = True
-        return grown
+            return segment is not None
+        finally:
+            volume.growing.release()
 
     def _yield(self, volume: Volume) -> None:
         """Give up the segment with the page that is next to go, for stores without their share."""

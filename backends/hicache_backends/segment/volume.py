@@ -63,29 +63,26 @@ class Volume:
         self._namespace = namespace
         self._device = Path(medium.root).stat().st_dev
         self._next_number = 1 + max((n for n, _ in segment_files(self.store.path)), default=0)
-        self._growing = threading.Lock()
+        self.growing = threading.Lock()
         self._patience_s = _MIN_PATIENCE_S
         self._refused_until_s = 0.0
         self._probe_s = 0.0
 
     def grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
         """A new segment, or None: the root is full, has failed, or is busy until the deadline.
+        The caller holds `growing`.
 
         A refusal is not questioned for a while, so that a full root costs a put nothing.
         """
-        if self.failed or not self._growing.acquire(timeout=deadline.remaining_ms() / 1000):
+        if self.blocked and self._takes_writes():
+            self.blocked, self._refused_until_s = False, 0.0
+        if self.failed or self.blocked or time.monotonic() < self._refused_until_s:
             return None
         try:
-            if self.blocked and self._takes_writes():
-                self.blocked, self._refused_until_s = False, 0.0
-            if self.failed or self.blocked or time.monotonic() < self._refused_until_s:
-                return None
             segment = self._grow(segment_bytes, deadline)
         except OSError as error:
             self.note([error.errno or errno.EIO], "no segment can be made")
             segment = None
-        finally:
-            self._growing.release()
         if segment:
             self._patience_s = _MIN_PATIENCE_S
         else:
@@ -133,20 +130,21 @@ class Volume:
             fresh = open_again(self.medium, self._namespace, self.store, deadline)
         except OSError:
             return False
-        self.store.lock.close()
-        self.store = fresh
+        lost, self.store = self.store, fresh
+        lost.lock.close()
         self.deleted, self.failed, self._refused_until_s = False, "", 0.0
         _log.warning("%s: starting anew", self.store.path)
         return True
 
     def give_up(self, segment: Segment) -> None:
         """Delete a segment that no page is in any more, for the good of other stores."""
+        size = stored_bytes(segment.slots, self._namespace.page_bytes)
         try:
-            delete_segment(segment.directory, segment.number)
-            self.store.slots.pop(segment.number, None)
-            self.store.sign()
-            size = stored_bytes(segment.slots, self._namespace.page_bytes)
-            self.medium.give_back(size, Deadline.after_ms(_LOCK_MS))
+            with self.medium.locked(Deadline.after_ms(_LOCK_MS)) as ledger:
+                delete_segment(segment.directory, segment.number)
+                ledger.used_bytes = max(0, ledger.used_bytes - size)
+                self.store.slots.pop(segment.number, None)
+                self.store.sign()
         except OSError as error:
             _log.warning("%s cannot be given up: %s", segment.data_path, error.strerror)
 
@@ -187,24 +185,23 @@ class Volume:
         return True
 
     def _grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
-        page_bytes = self._namespace.page_bytes
-        unit = stored_bytes(1, page_bytes)
+        unit = stored_bytes(1, self._namespace.page_bytes)
         most = segment_bytes or self._usual_segment_bytes(unit)
         until = Deadline.after_ms(max(1, min(deadline.remaining_ms(), _LOCK_MS)))
         name = self._namespace.fingerprint.hex()
         own = unit * sum(self.store.slots.values())
-        granted, self.is_to_yield = self.medium.reserve(max(most, unit), unit, name, own, until)
-        if not granted:
-            return None
-        slots = granted // unit
+        room = self.medium.reserve(max(most, unit), unit, name, own, until)
+        with room as (granted, self.is_to_yield):
+            return self._make(granted // unit) if granted else None
+
+    def _make(self, slots: int) -> Segment:
         number, self._next_number = self._next_number, self._next_number + 1
+        self.store.slots[number] = slots
         try:
-            self.store.slots[number] = slots
             self.store.sign()
-            create_segment(self.store.path, number, slots, page_bytes)
+            create_segment(self.store.path, number, slots, self._namespace.page_bytes)
         except OSError:
             del self.store.slots[number]
-            self.medium.give_back(granted, Deadline.after_ms(_LOCK_MS))
             raise
         return Segment(self.number, self.store.uuid, self.store.path, number, slots)
 

@@ -172,8 +172,8 @@ def test_a_store_that_gives_up_a_segment_amid_a_batch_goes_on(tmp_path: Path) ->
     late = open_nvme(NAMESPACE, options(tmp_path, pages=64))
     assert put(late, digests_of("late"))[0].reason is Reason.NO_SPACE
     first.remove(digests_of(*range(4)))  # slots of the segment that goes are free
-    for volume in first._state.volumes:
-        volume._refused_until_s = 0.0  # a refusal is believed for a while
+    for root in first._state.volumes:
+        root._refused_until_s = 0.0  # a refusal is believed for a while
     for turn in range(4):
         assert all(put(first, digests_of(*names(f"batch {turn}", 24)), parents=[ROOT] * 24))
     assert first.stats()["segments_given_up"] == 1
