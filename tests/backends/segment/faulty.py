@@ -26,8 +26,8 @@ def nothing(batch: ReadBatch | WriteBatch) -> None:
 
 
 class FaultyEngine(Engine):
-    """`before` and `after` run around each read and write; `fails`: files whose operations give
-    EIO, told by descriptor."""
+    """`before` and `after` run around each read and write. Operations give EIO on files that
+    `fails` says so of, by descriptor, and at the positions `fails_at` of each batch."""
 
     name = "faulty"
 
@@ -36,6 +36,7 @@ class FaultyEngine(Engine):
         self.before: Hook = nothing
         self.after: Hook = nothing
         self.fails: Callable[[int], bool] = lambda fd: False
+        self.fails_at: set[int] = set()
         self.reads = self.writes = 0
 
     def read(self, batch: ReadBatch, deadline: Deadline, *, threads: int = 1) -> IoResult:
@@ -59,7 +60,8 @@ class FaultyEngine(Engine):
         self._real.copy(source, target)
 
     def _spoilt(self, batch: ReadBatch | WriteBatch, moved: IoResult) -> IoResult:
-        bad = np.array([self.fails(fd) for fd in batch.fds.tolist()], dtype=np.bool_)
+        fds = enumerate(batch.fds.tolist())
+        bad = np.array([self.fails(fd) or i in self.fails_at for i, fd in fds], dtype=np.bool_)
         return IoResult(np.where(bad, -errno.EIO, moved.results), moved.checksums)
 
 

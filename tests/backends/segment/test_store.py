@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from hicache_backends.io.engine import ReadBatch, WriteBatch
 from hicache_backends.nvme import NvmeStorage, open_nvme
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.pages import Pages
+from hicache_backends.segment import volume
 from hicache_backends.storage import ROOT, UNKNOWN, PageEntry
 from hicache_backends.testing.canaries import (
     NAMESPACE,
@@ -329,6 +331,41 @@ def test_one_root_that_fails_costs_its_own_pages_only(
     assert storage.close()
 
 
+def test_a_root_that_works_again_is_taken_back_with_its_pages(
+    tmp_path: Path, engine: FaultyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volume, "_PROBE_S", 0.05)
+    storage = open_faulty(options(tmp_path), engine)
+    pages = digests_of(*range(8))
+    assert all(put(storage, pages))
+    engine.fails = lambda fd: True
+    fresh = digests_of(*range(100, 116))
+    assert not any(put(storage, fresh))
+    assert storage.stats()["failed_roots"]
+    assert {o.reason for o in put(storage, fresh)} == {Reason.IO_ERROR}
+    assert not any(storage.contains(pages))
+    engine.fails = lambda fd: False
+    while not all(put(storage, fresh)):
+        time.sleep(0.01)
+    assert get(storage, pages) == [True] * 8
+    assert storage.stats()["failed_roots"] == ""
+    storage.close()
+
+
+def test_a_few_failed_pages_do_not_cost_the_root(tmp_path: Path, engine: FaultyEngine) -> None:
+    storage = open_faulty(options(tmp_path, segment_pages=32), engine)
+    pages = digests_of(*range(32))
+    engine.fails_at = {3, 4, 30}
+    for _ in range(5):
+        outcomes = put(storage, pages)
+        assert {o.reason for o in outcomes if not o.ok} <= {Reason.IO_ERROR}
+    assert not storage.stats()["failed_roots"]
+    engine.fails_at = set()
+    assert all(put(storage, pages))
+    assert get(storage, pages) == [True] * 32
+    storage.close()
+
+
 def test_one_of_two_roots_gone_at_the_start_leaves_the_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -440,8 +477,8 @@ def test_a_page_of_another_size_than_the_namespace_says_is_refused(tmp_path: Pat
     storage.close()
 
 
-@pytest.mark.parametrize("digest", [b"", b"short", bytes(17), ROOT, UNKNOWN])
-def test_what_names_no_page_is_refused(tmp_path: Path, digest: bytes) -> None:
+@pytest.mark.parametrize("digest", [b"", b"short", bytes(17), ROOT, UNKNOWN, "text", 7, None])
+def test_what_names_no_page_is_refused(tmp_path: Path, digest: Any) -> None:
     storage = open_nvme(NAMESPACE, options(tmp_path))
     page = digests_of("a")
     with pytest.raises(InvalidKey):
@@ -449,4 +486,10 @@ def test_what_names_no_page_is_refused(tmp_path: Path, digest: bytes) -> None:
     with pytest.raises(InvalidKey):
         storage.get([digest], Target(1).pages, soon())
     assert storage.contains([digest, *page]) == [False, False]
+    if not isinstance(digest, bytes):
+        with pytest.raises(InvalidKey):
+            storage.put(page, source(page), [digest], soon())
+    (outcome,) = storage.get(page, Target(1).pages, soon(), [digest])
+    assert outcome.reason in (Reason.STALE_LOCATION, Reason.NEVER_WRITTEN)
+    assert storage.stats()["in_flight"] == 0
     storage.close()
