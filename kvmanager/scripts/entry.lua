@@ -4,10 +4,10 @@
 -- byte, in which the bucket's number ends. Its value: a byte, 64 + bytes of the location (64: format
 -- 1); 4 bytes of access stamp (100 ms of Redis TIME, big endian); 2 bytes (128: counted in its
 -- parent, 64: looked up since it was published, 14 bits: children stored); the location. Anything
--- else in its place is no entry.
+-- else in its place is no entry; a zero byte and a location: reported, but counted in its parent.
 local call, pcall = redis.call, redis.pcall
 local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
-local COUNTED, READ = 128, 64
+local COUNTED, READ, REPORTED = 128, 64, '\0'
 
 local function now()
   local t = call('TIME')

@@ -79,19 +79,21 @@ for n = 1, #lengths do
   local entry = char(64 + size) .. fresh
     .. char(has_parent and COUNTED or 0, byte(links, n + 1) == 1 and 1 or 0) .. location
   out[n] = '\0'
-  local new = call('HSETNX', key, field, entry) == 1
+  local new, counted = call('HSETNX', key, field, entry) == 1, false
   if not new then
     local e = call('HGET', key, field)
     if valid(e) then
       out[n] = meet(e, location, has_parent)
     else
+      counted = e and byte(e) == 0
+      if counted then entry = sub(entry, 1, 5) .. char(COUNTED) .. sub(entry, 7) end
       call('HSET', key, field, entry)
       new = true
     end
   end
   if new then
     inserted = inserted + 1
-    if has_parent then adopt() end
+    if has_parent and not counted then adopt() end
   end
   before_key, before_field, before_new = key, field, new
 end

@@ -7,6 +7,8 @@
 --       (100 ms), then: how long a page is kept for its children's sake (100 ms)
 -- Returns as in mutation, results: a byte for each digest: 0 removed or not there, 1 kept because
 --         another process used it since, 2 kept because of its children.
+-- A page that a reader reported without knowing its parent is still counted there; its owner, who
+-- knows, is told of the report and settles that here.
 local digests, parents, lengths, locations, idle = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 local parent_age = tonumber(ARGV[11])
 local units = now()
@@ -22,6 +24,10 @@ local function kept(e, n, digest)
   local a, b, c, d = byte(idle, n * 4 - 3, n * 4)
   if hi % 128 >= READ and age < ((a * 256 + b) * 256 + c) * 256 + d then return '\1' end
   return nil
+end
+
+local function owe(parent)
+  if parent ~= UNKNOWN then debts[parent] = (debts[parent] or 0) + 1 end
 end
 
 local out, removed = {}, 0
@@ -42,11 +48,11 @@ for n = 1, #lengths do
       call('HDEL', key, field)
       removed = removed + 1
       debts[digest] = nil
-      local parent = sub(parents, i, i + 15)
-      if byte(e, 6) >= COUNTED and parent ~= UNKNOWN then
-        debts[parent] = (debts[parent] or 0) + 1
-      end
+      if byte(e, 6) >= COUNTED then owe(sub(parents, i, i + 15)) end
     end
+  elseif e == REPORTED .. location then
+    call('HDEL', key, field)
+    owe(sub(parents, i, i + 15))
   end
 end
 for parent, n in pairs(debts) do

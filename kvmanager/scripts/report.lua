@@ -1,4 +1,5 @@
--- A page was read and is wrong, or is no longer there: forget it, and tell its owner.
+-- A page was read and is wrong, or is no longer there: forget it, and tell its owner. If its parent
+-- is unknown here, a mark stays in its place until the page is published or removed.
 -- Reads and writes n{tag} and p{tag}<epoch>.<medium>.<bucket> of the digest and of its parent on
 -- each medium; appends to b{tag}<store> (at most 1,024, for an hour).
 -- KEYS: n{tag}
@@ -16,12 +17,17 @@ for m = 1, #media, 8 do
   local key, field = place(pages, digest, 1)
   local e = call('HGET', key, field)
   if valid(e) and sub(e, 8) == location then
-    call('HDEL', key, field)
-    call('HINCRBY', KEYS[1], 'k:' .. here, -1)
-    if byte(e, 6) >= COUNTED and parent ~= string.rep('\0', 16) then
-      local parent_key, parent_field = place(pages, parent, 1)
-      bump(parent_key, parent_field, -1)
+    local counted = byte(e, 6) >= COUNTED
+    if counted and parent == string.rep('\0', 16) then
+      call('HSET', key, field, REPORTED .. location)
+    else
+      call('HDEL', key, field)
+      if counted then
+        local parent_key, parent_field = place(pages, parent, 1)
+        bump(parent_key, parent_field, -1)
+      end
     end
+    call('HINCRBY', KEYS[1], 'k:' .. here, -1)
     gone = '1'
   end
 end

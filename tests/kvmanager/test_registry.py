@@ -216,6 +216,25 @@ def test_a_page_is_kept_while_pages_follow_it(cluster: Cluster) -> None:
     assert one.registry.remove(head, soon(), touched_ms=idle) == [Removal.REMOVED]
 
 
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_child_reported_without_its_parent_is_uncounted_by_its_owner(
+    cluster: Cluster, mended: bool
+) -> None:
+    owner, reader = cluster.store(), cluster.store()
+    head, tail = digests(2)
+    trunk, leaf = owner.chain([head, tail])
+    owner.write([trunk, leaf])
+    reader.registry.report_bad(tail, leaf.location, soon())
+    assert reader.lookup([head, tail]).prefix == 1
+    if mended:
+        leaf = owner.entry(tail, head)
+        owner.write([leaf])
+        assert reader.lookup([head, tail]).prefix == 2
+        assert owner.registry.remove([trunk], soon(), touched_ms=[0]) == [Removal.PARENT]
+    owner.registry.remove([leaf], soon())
+    assert owner.registry.remove([trunk], soon(), touched_ms=[0]) == [Removal.REMOVED]
+
+
 @pytest.mark.parametrize("parent", [ROOT, UNKNOWN])
 def test_a_page_without_a_known_parent_holds_nothing(cluster: Cluster, parent: bytes) -> None:
     store = cluster.store()

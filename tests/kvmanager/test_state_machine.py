@@ -53,6 +53,7 @@ class Medium:
     def __init__(self) -> None:
         self.pages: dict[bytes, Page] = {}
         self.claims: dict[bytes, bytes] = {}
+        self.reported: dict[bytes, bytes] = {}  # locations of pages still counted in their parent
 
     def publish(self, entries: list[PageEntry], store: bytes) -> list[Published]:
         answers = []
@@ -65,7 +66,8 @@ class Medium:
             new = page is None
             if page is None:
                 has_next = n + 1 < len(entries) and entries[n + 1].parent == entry.digest
-                page = Page(entry.location, False, int(has_next))
+                counted = self.reported.pop(entry.digest, None) is not None
+                page = Page(entry.location, counted, int(has_next))
             elif page.location[:16] == store:
                 page.location = entry.location
             if parent is not None and not page.counted:
@@ -81,9 +83,30 @@ class Medium:
         page = self.pages.get(entry.digest)
         if page is not None and page.location == entry.location:
             del self.pages[entry.digest]
-            parent = self.pages.get(entry.parent)
-            if page.counted and parent is not None:
-                parent.children = max(0, parent.children - 1)
+            if page.counted:
+                self._uncount(entry.parent)
+        elif self.reported.get(entry.digest) == entry.location:
+            del self.reported[entry.digest]
+            self._uncount(entry.parent)
+
+    def report(self, entry: PageEntry) -> None:
+        page = self.pages.get(entry.digest)
+        if page is not None and page.location == entry.location:
+            if page.counted and entry.parent == UNKNOWN:
+                self.reported[entry.digest] = entry.location
+                del self.pages[entry.digest]
+            else:
+                self.remove(entry)
+
+    def where(self, digest: bytes) -> bytes | None:
+        """Where a page is, or was when it was reported."""
+        page = self.pages.get(digest)
+        return self.reported.get(digest) if page is None else page.location
+
+    def _uncount(self, digest: bytes) -> None:
+        parent = self.pages.get(digest)
+        if parent is not None:
+            parent.children = max(0, parent.children - 1)
 
     def evict(self, entry: PageEntry, idle_ms: int) -> Removal:
         page = self.pages.get(entry.digest)
@@ -186,7 +209,7 @@ class RegistryMachine(RuleBasedStateMachine):
         store, medium = self._at(n)
         (entry,) = self._entries(n, asked[:1], parent)
         store.registry.report_bad(entry.digest, entry.location, soon(), parent=parent)
-        medium.remove(entry)
+        medium.report(entry)
 
     @rule(n=some_store, asked=some_pages, prefix=st.booleans())
     def lookup(self, n: int, asked: list[bytes], prefix: bool) -> None:
@@ -227,9 +250,7 @@ class RegistryMachine(RuleBasedStateMachine):
         """Pages where they are now, whosever they are, or at a place where they never were."""
         store, medium = self._at(n)
         return [
-            PageEntry(digest, parent, medium.pages[digest].location)
-            if digest in medium.pages
-            else store.entry(digest, parent)
+            PageEntry(digest, parent, medium.where(digest) or store.entry(digest).location)
             for digest in asked
         ]
 
