@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hicache_backends.errors import ConfigError
 
+_MAX_MS = 365 * 24 * 3600 * 1000.0
+"""A year; what is longer, infinity included, counts as that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -17,9 +20,9 @@ class Deadline:
     @classmethod
     def after_ms(cls, timeout_ms: float) -> Deadline:
         """The moment `timeout_ms` from now."""
-        if not timeout_ms > 0:
-            raise ConfigError(f"timeout_ms must be above 0, not {timeout_ms}")
-        return cls(time.monotonic_ns() + int(timeout_ms * 1e6))
+        if not isinstance(timeout_ms, int | float) or not timeout_ms > 0:
+            raise ConfigError(f"timeout_ms must be a number above 0, not {timeout_ms!r}")
+        return cls(time.monotonic_ns() + int(min(timeout_ms, _MAX_MS) * 1e6))
 
     def remaining_ms(self) -> float:
         """Milliseconds left; 0 when past."""

@@ -51,6 +51,10 @@ class Namespace:
         for name in ("page_tokens", "page_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of a namespace must be above 0")
+        for name in ("layers", "kv_heads"):
+            low, high = getattr(self, name)
+            if not 0 <= low <= high:
+                raise ConfigError(f"{name} of a namespace is from and to, not {low} to {high}")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, str) and not value.isascii():

@@ -28,7 +28,8 @@ in_both = pytest.mark.parametrize(
 _numbers = st.integers(0, (1 << 63) - 1)
 _counts = st.integers(1, (1 << 63) - 1)
 _texts = st.text(max_size=12)
-_ranges = st.tuples(_numbers, _numbers)
+_pairs = st.tuples(_numbers, _numbers)
+_ranges = _pairs.map(lambda pair: (min(pair), max(pair)))
 namespaces = st.builds(
     Namespace,
     model=_texts,
@@ -39,7 +40,7 @@ namespaces = st.builds(
     page_bytes=_counts,
     layers=_ranges,
     kv_heads=_ranges,
-    token_shard=_ranges,
+    token_shard=_pairs,
     pool=_texts,
     tenant=_texts,
     salt=_texts,
@@ -168,7 +169,8 @@ def test_anything_but_an_encoding_is_a_value_error(packed: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("page_bytes", 0), ("page_tokens", -1), ("model", "\ud800")]
+    ("field", "value"),
+    [("page_bytes", 0), ("page_tokens", -1), ("model", "\ud800"), ("layers", (5, 2))],
 )
 def test_a_namespace_that_cannot_name_pages_is_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=field):

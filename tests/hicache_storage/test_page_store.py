@@ -224,3 +224,18 @@ def test_every_page_asked_for_is_counted_once_as_a_hit_or_with_its_reason(store:
     assert counted["hit"] == 5
     assert counted["miss"] == {"never_written": 3}
     assert counted["stored"] == 5
+
+
+@pytest.mark.parametrize("timeout_ms", [float("inf"), 1e300, 10**30])
+def test_a_deadline_as_far_away_as_one_likes_is_fine(store: PageStore, timeout_ms: float) -> None:
+    keys = hashes(2)
+    assert all(store.set(keys, canaries(keys), timeout_ms=timeout_ms))
+    outcomes = store.prefetch(keys, blank(2), timeout_ms=timeout_ms).wait(5000)
+    assert outcomes is not None
+    assert all(outcomes)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, float("nan"), "5"])
+def test_a_deadline_that_is_none_is_refused(store: PageStore, timeout_ms: float) -> None:
+    with pytest.raises(ConfigError, match="timeout_ms must be a number above 0"):
+        store.exists(hashes(1), timeout_ms=timeout_ms)

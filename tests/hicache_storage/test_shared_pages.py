@@ -343,3 +343,20 @@ def test_a_set_with_a_stuck_registry_still_stores_within_its_deadline(
         assert time.monotonic() - began < 0.3
     finally:
         server.thaw()
+
+
+def test_a_reopened_store_evicts_and_clears_as_before(open_store: Open) -> None:
+    first = open_store(pages=16)
+    write(first, hashes(4))
+    first.close()
+    again, other = open_store(pages=16), open_store(pages=16)
+    assert {entry.digest for entry in again.storage.entries()} == set(
+        page_digests(NAMESPACE.fingerprint, hashes(4))
+    )
+    for i in range(8):
+        keys = hashes(4, f"fresh{i}")
+        assert all(write(again, keys))
+        assert {len(entry.parent) for entry in again.storage.entries()} == {16}
+    assert again.exists(keys) == 4
+    assert other.exists(keys) == 4
+    assert again.clear() > 0

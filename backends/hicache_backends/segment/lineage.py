@@ -175,7 +175,8 @@ def _scattered(
     slots: NDArray[np.int32], items: NDArray[np.object_], count: int, rest: bytes
 ) -> list[bytes]:
     """A list of `count` items: `items` at `slots`, `rest` elsewhere."""
-    column = np.full(count, rest, dtype=object)
+    column = np.empty(count, dtype=object)
+    column[:] = [rest] * count  # numpy's fill would strip the zeros that UNKNOWN ends in
     column[slots] = items
     result: list[bytes] = column.tolist()
     return result
