@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
@@ -14,6 +16,7 @@ from hicache_backends.segment.store import SegmentStore
 
 IO_MODES = ("auto", "direct", "buffered")
 ZERO_COPY = ("auto", "never")
+MAX_SEGMENT_BYTES = 64 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,9 @@ def _check(options: NvmeOptions) -> None:
     """Raises ConfigError."""
     if not options.paths or not all(options.paths):
         raise ConfigError("nvme.paths names no directory; give one for each drive")
-    if len(set(options.paths)) < len(options.paths):
+    if any("\0" in path for path in options.paths):
+        raise ConfigError("nvme.paths: a path has a zero byte")
+    if len({_identity(path) for path in options.paths}) < len(options.paths):
         raise ConfigError("nvme.paths names a directory twice")
     for name, value, known in (
         ("io_mode", options.io_mode, IO_MODES),
@@ -78,3 +83,19 @@ def _check(options: NvmeOptions) -> None:
         count: int | None = getattr(options, name)
         if count is not None and count < least:
             raise ConfigError(f"nvme.{name} must be at least {least}, not {count}")
+    if options.segment_bytes is not None:
+        most = min(options.capacity_bytes or MAX_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
+        if options.segment_bytes > most:
+            raise ConfigError(
+                f"nvme.segment_bytes is {options.segment_bytes}, but a segment, which takes its "
+                f"space when it is made, has at most the capacity and {MAX_SEGMENT_BYTES} bytes"
+            )
+
+
+def _identity(path: str) -> object:
+    """Equal for two names of one directory, whether or not it is there yet."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
