@@ -19,7 +19,8 @@ class Member:
     """One store of one process, as the registry knows it.
 
     `process` and `store` are uuids of 16 bytes; `medium` that of the medium the store lies on
-    (16 bytes); `shared`: other processes may reach that medium, so that claims are worth it.
+    (16 bytes); `store` and `medium` are b"" for a visitor, who holds no pages and leaves nothing
+    behind. `shared`: other processes may reach that medium, so that claims are worth it.
     `server` names the set of processes (ranks) that answer together. `sequence`: that of the
     store's last mutation, where its owner kept it and nothing changed since; 0: unknown.
     """

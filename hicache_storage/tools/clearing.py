@@ -109,7 +109,7 @@ def raise_epochs(config: Config, namespaces: Sequence[Namespace]) -> dict[str, i
     from kvmanager.model import Member
 
     options = config.registry_options()
-    visitor = Member(os.urandom(16), "", "", os.urandom(16), os.urandom(16))
+    visitor = Member(os.urandom(16), "", "", store=b"", medium=b"")
     epochs = {}
     for namespace in namespaces:
         registry = connect_registry(config.registry_endpoint(), namespace, visitor, options=options)

@@ -8,6 +8,7 @@
 -- Returns msgpack, a map: epoch, sequence (-1: none), clear (the store's pages are from before a
 --         clear that this registry knows of), returned (the process record had lived on), bad,
 --         quota_bytes, mode; or only refused: why; or only busy: why, try again.
+-- A visitor, whose store is '', is registered as a process only.
 -- A store of unknown epoch keeps its pages, and so does every store where a member brings the epoch
 -- back to a registry that had lost it: only clear.lua sets `cleared`.
 local names, sequences, stores, alive, bad = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -34,25 +35,26 @@ if not known[1] or tonumber(known[4]) ~= epoch then
   redis.call('HSET', names, 'fingerprint', fingerprint, 'encoding', encoding, 'schema', ARGV[3],
     'epoch', string.format('%.0f', epoch))
 end
-local media = known[5] or ''
-local listed = false
-for m = 1, #media, 8 do
-  if string.sub(media, m, m + 7) == medium then listed = true end
-end
-if not listed then
-  redis.call('HSET', names, 'media', media .. medium, 'm:' .. medium, ARGV[6])
-end
+local stored, sequence = epoch, ARGV[11]
+if store ~= '' then
+  local media, listed = known[5] or '', false
+  for m = 1, #media, 8 do
+    if string.sub(media, m, m + 7) == medium then listed = true end
+  end
+  if not listed then
+    redis.call('HSET', names, 'media', media .. medium, 'm:' .. medium, ARGV[6])
+  end
+  local seconds = redis.call('TIME')[1]
+  redis.call('HSET', names, 'b:' .. medium, seconds)
 
-local seconds = redis.call('TIME')[1]
-redis.call('HSET', names, 'b:' .. medium, seconds)
-
-local ok, fields = pcall(cmsgpack.unpack, redis.call('HGET', stores, store) or '')
-local recorded = ok and type(fields) == 'table' and tonumber(fields[3]) or -1
-local stored = math.max(recorded, obeyed)
-if stored < 0 then stored = epoch end
-redis.call('HSET', stores, store,
-  cmsgpack.pack({process, medium, stored, seconds}))
-if ARGV[11] ~= '' then redis.call('HSET', sequences, store, ARGV[11]) end
+  local ok, fields = pcall(cmsgpack.unpack, redis.call('HGET', stores, store) or '')
+  local recorded = ok and type(fields) == 'table' and tonumber(fields[3]) or -1
+  stored = math.max(recorded, obeyed)
+  if stored < 0 then stored = epoch end
+  redis.call('HSET', stores, store, cmsgpack.pack({process, medium, stored, seconds}))
+  if sequence ~= '' then redis.call('HSET', sequences, store, sequence) end
+  sequence = redis.call('HGET', sequences, store)
+end
 
 local returned = redis.call('EXISTS', alive) == 1
 redis.call('SET', alive, ARGV[9], 'PX', ARGV[10])
@@ -60,7 +62,7 @@ local reports = redis.call('LRANGE', bad, 0, -1)
 if #reports > 0 then redis.call('DEL', bad) end
 return cmsgpack.pack({
   epoch = epoch,
-  sequence = tonumber(redis.call('HGET', sequences, store) or '-1') or -1,
+  sequence = tonumber(sequence or '-1') or -1,
   clear = stored < (tonumber(known[9]) or 0),
   returned = returned,
   bad = reports,

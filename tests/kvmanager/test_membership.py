@@ -281,6 +281,22 @@ def test_a_store_swept_long_after_its_process_keeps_its_pages(
     assert again.lookup([entry.digest for entry in entries]).prefix == 4
 
 
+def test_a_visitor_that_clears_leaves_nothing_behind(server: Server, cluster: Cluster) -> None:
+    store = cluster.store()
+    with server.client() as client:
+        before = client.hget(b"n" + TAG, "media"), client.hkeys(b"s" + TAG)
+        for n in range(1, 4):
+            visitor = Member(os.urandom(16), "", "", store=b"", medium=b"")
+            registry = connect_registry(server.url, NAMESPACE, visitor, options=FAST)
+            assert registry.state is State.UP
+            assert registry.clear_namespace(soon()) == n
+            registry.close()
+        store.settled()
+        assert (client.hget(b"n" + TAG, "media"), client.hkeys(b"s" + TAG)) == before
+        assert client.hkeys(b"q" + TAG) == [store.member.store]
+    assert len(alive(server)) == 1
+
+
 def test_orders_of_the_namespace_reach_every_member(server: Server, cluster: Cluster) -> None:
     store = cluster.store()
     with server.client() as client:
