@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hicache_backends.segment.plain import open_plain
+
 _IDLE_S = 60.0
 
 
@@ -45,7 +47,7 @@ class Descriptors:
         with self._lock:
             if file := self._use(key):
                 return file.fd
-        fd = os.open(path, flags | os.O_CLOEXEC)  # outside the lock: it may take long
+        fd = open_plain(path, flags)  # outside the lock: it may take long
         with self._lock:
             if file := self._use(key):
                 surplus = [fd]

@@ -7,15 +7,21 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgpack
+
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import IdentityMismatch
 from hicache_backends.identity import Namespace
 from hicache_backends.segment.medium import Medium
 from hicache_backends.segment.owner import Owner, OwnerFile
+from hicache_backends.segment.plain import NotPlain, read_plain
 from hicache_backends.segment.reclaim import store_directories
 from hicache_backends.segment.segment import segment_files
 
 _log = logging.getLogger(__name__)
+
+NAMESPACE_BYTES = 1 << 16
+"""No `namespace.msgpack` has more."""
 
 
 @dataclass(slots=True)
@@ -84,12 +90,12 @@ def _identify(root: str, namespace: Namespace) -> None:
         draft = directory / f".namespace-{uuid.uuid4().hex}"
         draft.write_bytes(namespace.encode())
         draft.replace(file)
-    stored = file.read_bytes()
-    if stored == namespace.encode():
-        return
     try:
+        stored = read_plain(str(file), NAMESPACE_BYTES)
+        if stored == namespace.encode():
+            return
         found: object = Namespace.decode(stored)
-    except (ValueError, TypeError):
+    except (NotPlain, ValueError, TypeError, msgpack.UnpackException):
         found = "something unreadable"
     raise IdentityMismatch(f"{directory} was written for {found}, not for {namespace}")
 

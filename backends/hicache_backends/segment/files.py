@@ -13,7 +13,8 @@ from hicache_backends.pages import Pages
 from hicache_backends.segment.segment import Segment
 from hicache_backends.segment.state import StoreState
 
-_DIRECT_THREADS = 8
+_DIRECT_THREADS = 8  # a drive; the page cache is read by one
+_MAX_THREADS = 32
 _CHUNK = 256  # numpy holds on to the GIL for arrays this small
 _BAD_PLACE = (errno.EIO, errno.ENODATA, errno.EILSEQ)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -35,6 +36,7 @@ class CallFiles:
         """A descriptor a page, -1 where there is none."""
         bits = _address_bits(pages) if self._state.direct else 1
         fds: dict[Segment, int] = {}
+        drives: set[int] = set()
         for segment in segments:
             if segment not in fds:
                 alignment = self._state.volumes[segment.volume].direct_alignment
@@ -42,9 +44,10 @@ class CallFiles:
                 if self._state.direct and not direct:
                     self._state.counts["direct_fallbacks"] += 1
                 if direct:
-                    self.threads = _DIRECT_THREADS
+                    drives.add(segment.volume)
                 flags = os.O_DIRECT if direct else 0
                 fds[segment] = self._open(segment, segment.data_path, flags)
+        self.threads = min(max(1, _DIRECT_THREADS * len(drives)), _MAX_THREADS)
         return [fds[segment] for segment in segments]
 
     def index_fds(self, segments: Sequence[Segment]) -> list[int]:

@@ -100,7 +100,7 @@ class Neighbours:
             if now_s - self._marked_s.get(directory, -_MARK_S) >= _MARK_S:
                 self._marked_s[directory] = now_s
                 with contextlib.suppress(OSError):
-                    os.utime(f"{directory}/owner")
+                    os.utime(f"{directory}/owner", follow_symlinks=False)
 
     def _locate(self, place: Location, roots: Sequence[str]) -> Segment | None:
         for number, root in enumerate(roots):

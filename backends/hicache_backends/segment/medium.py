@@ -26,6 +26,7 @@ from pathlib import Path
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import IdentityMismatch, StorageUnavailable
 from hicache_backends.segment.format import FORMAT_VERSION
+from hicache_backends.segment.plain import open_plain, read_plain
 from hicache_backends.segment.reclaim import live_stores, reclaim, segment_file_bytes
 
 _log = logging.getLogger(__name__)
@@ -91,8 +92,7 @@ class Medium:
     @contextlib.contextmanager
     def locked(self, deadline: Deadline, limits: Limits | None = None) -> Iterator[Ledger]:
         """The root to oneself. Raises OSError (ETIMEDOUT at the deadline)."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if limits else 0)
-        fd = os.open(f"{self.root}/.medium", flags, 0o666)
+        fd = open_plain(f"{self.root}/.medium", os.O_RDWR | (os.O_CREAT if limits else 0))
         try:
             _lock(fd, deadline)
             ledger = self._read(fd, limits)
@@ -137,7 +137,7 @@ class Medium:
 
     def figures(self) -> tuple[int, int]:
         """Capacity and used bytes of the root, without its lock. Raises OSError."""
-        body = _unpacked(Path(self.root, ".medium").read_bytes())
+        body = _unpacked(read_plain(f"{self.root}/.medium", _BODY.size + _CRC.size))
         return (body[6], body[8]) if body else (0, 0)
 
     def _room(self, ledger: Ledger) -> int:

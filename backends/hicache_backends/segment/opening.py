@@ -21,6 +21,7 @@ from hicache_backends.segment.directory import unlocked_stores
 from hicache_backends.segment.foreign import ForeignIndex
 from hicache_backends.segment.format import RECORD
 from hicache_backends.segment.medium import Limits, Medium
+from hicache_backends.segment.plain import NotPlain
 from hicache_backends.segment.segment import (
     Segment,
     delete_segment,
@@ -128,7 +129,7 @@ def _restore(volume: Volume, page_bytes: int) -> bool:
         slots = volume.store.slots.get(number, 0)
         try:
             changed |= bool(slots) and restore_segment(path, number, slots, page_bytes)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotPlain):
             delete_segment(path, number)
             changed = True
     return changed
@@ -175,7 +176,7 @@ def _segments(
     for number in sorted({number for number, _ in segment_files(path)}):
         try:
             count, slots, records = read_segment(path, number, state.page_bytes)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotPlain):
             continue
         if count:
             segment = Segment(volume.number, store, path, number, count, own)

@@ -14,7 +14,10 @@ from typing import Any
 
 import msgpack
 
-_MAX_BYTES = 1 << 20
+from hicache_backends.segment.plain import NotPlain, open_plain
+
+OWNER_BYTES = 1 << 20
+"""No `owner` file has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +66,21 @@ class OwnerFile:
     @classmethod
     def create(cls, directory: str) -> OwnerFile:
         """Make the file of a new store and lock it. Raises OSError."""
-        fd = os.open(f"{directory}/owner", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = open_plain(f"{directory}/owner", os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(fd)
 
     @classmethod
     def take(cls, directory: str) -> OwnerFile | None:
-        """Lock the file, made anew where it is missing; None where another has it or it cannot
-        be opened."""
+        """Lock the file, made anew where it is missing or no file; None where another has it or
+        it cannot be opened."""
+        path = f"{directory}/owner"
         try:
-            fd = os.open(f"{directory}/owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fd = open_plain(path, os.O_RDWR | os.O_CREAT)
+            except NotPlain:
+                Path(path).unlink()
+                fd = open_plain(path, os.O_RDWR | os.O_CREAT)
         except OSError:
             return None
         try:
@@ -84,7 +92,7 @@ class OwnerFile:
 
     def read(self) -> Owner | None:
         """What the file says; None where it is damaged."""
-        return Owner.unpack(os.pread(self.fd, _MAX_BYTES, 0))
+        return Owner.unpack(os.pread(self.fd, OWNER_BYTES, 0))
 
     def write(self, owner: Owner) -> None:
         """Replace what the file says. Raises OSError."""

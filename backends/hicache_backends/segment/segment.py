@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hicache_backends.native_calls import valid_records
 from hicache_backends.segment.format import ALIGNMENT, RECORD, RECORD_BYTES
+from hicache_backends.segment.plain import open_plain, plain_size, read_plain
 
 _NAME = re.compile(r"seg-([0-9]{6,10})\.(?:data|index)")
 
@@ -117,9 +118,9 @@ def create_segment(directory: str, number: int, slots: int, page_bytes: int) -> 
 
 
 def delete_segment(directory: str, number: int) -> None:
-    """Remove both files. Raises OSError, but not for a file that is gone already."""
+    """Remove both files. Raises OSError, but not for a file that is gone already, or none."""
     for path in (data_path(directory, number), index_path(directory, number)):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             Path(path).unlink()
 
 
@@ -127,8 +128,8 @@ def restore_segment(directory: str, number: int, slots: int, page_bytes: int) ->
     """Give files that were cut their full size again; whether that was needed. Records whose
     pages were cut off are wiped. Raises OSError."""
     data, index = data_path(directory, number), index_path(directory, number)
-    left = Path(data).stat().st_size // slot_bytes(page_bytes)
-    whole = Path(index).stat().st_size >= slots * RECORD_BYTES
+    left = plain_size(data) // slot_bytes(page_bytes)
+    whole = plain_size(index) >= slots * RECORD_BYTES
     if left >= slots and whole:
         return False
     _resize(index, slots * RECORD_BYTES)
@@ -146,9 +147,9 @@ def read_segment(
     Torn and foreign records are passed over, and those of slots beyond the end of a file.
     Raises OSError.
     """
-    data_bytes = Path(data_path(directory, number)).stat().st_size
-    raw = Path(index_path(directory, number)).read_bytes()
-    count = min(len(raw) // RECORD_BYTES, data_bytes // slot_bytes(page_bytes))
+    slots = plain_size(data_path(directory, number)) // slot_bytes(page_bytes)
+    raw = read_plain(index_path(directory, number), slots * RECORD_BYTES)
+    count = len(raw) // RECORD_BYTES
     packed = memoryview(raw)[: count * RECORD_BYTES]
     records = np.frombuffer(packed, dtype=RECORD)
     used = np.flatnonzero(valid_records(packed) & (records["bytes"] == page_bytes))
@@ -161,7 +162,7 @@ def zero_records(segment: Segment, slots: Sequence[int]) -> None:
 
 
 def _zero(path: str, slots: Sequence[int]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = open_plain(path, os.O_RDWR)
     try:
         for _, group in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
             run = [slot for _, slot in group]
@@ -172,7 +173,7 @@ def _zero(path: str, slots: Sequence[int]) -> None:
 
 def _resize(path: str, size: int, flags: int = 0) -> None:
     """Give a file at least this size, with blocks behind it. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
+    fd = open_plain(path, os.O_RDWR | flags)
     try:
         os.posix_fallocate(fd, 0, size)
     finally:
