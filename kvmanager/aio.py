@@ -64,11 +64,6 @@ class AsyncRegistry:
     def state(self) -> State:
         return self._session.state
 
-    @property
-    def sequence(self) -> int:
-        """As `RedisRegistry.sequence`."""
-        return self._session.sequence
-
     async def lookup(
         self,
         digests: Sequence[bytes],

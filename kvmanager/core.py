@@ -52,9 +52,9 @@ class SessionCore:
         self.epoch = 0
         self.obeyed = -1  # the epoch whose clear the owner has carried out; -1: it cannot tell
         # a random start keeps the numbers of one life apart from those of another
-        self.sequence = member.sequence or secrets.randbits(40) << 12
+        self.sequence = secrets.randbits(40) << 12
         self.last = -1  # the sequence that the registry had when it last said so
-        self.begin_anew = not member.sequence  # nothing short of announcing all pages will do
+        self.begin_anew = True  # nothing short of announcing all pages will do
         self.behind = True  # the registry may lack a mutation
         self.withdrawn: set[tuple[bytes, bytes]] | None = None  # removed since announcing began
         self.counters = {"stale_epochs": 0, "rejoined": 0, "replayed": 0, "announced": 0}
@@ -194,7 +194,7 @@ class SessionCore:
 
     def orders(self, beat: wire.Beat, bad: tuple[PageEntry, ...]) -> Orders:
         """What a heartbeat's reply tells the owner; `obeyed` is set when it has been done."""
-        return Orders(beat.epoch, beat.quota_bytes, beat.mode, clear=beat.clear, bad=bad)
+        return Orders(beat.epoch, beat.mode, clear=beat.clear, bad=bad)
 
     def heard(self, last: int) -> None:
         """The registry said which sequence it has."""

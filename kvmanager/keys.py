@@ -35,7 +35,7 @@ NAMES = {
     "f:<epoch>.<medium>": "number of buckets; grows with the pages",
     "k:<epoch>.<medium>": "number of pages",
     "hits": "pages found by lookups",
-    "quota_bytes, mode": "orders to every member",
+    "mode": "an order to every member: off, read or read_write",
 }
 """Fields of n{tag}."""
 TAGS = b"g"

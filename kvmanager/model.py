@@ -21,8 +21,7 @@ class Member:
     `process` and `store` are uuids of 16 bytes; `medium` that of the medium the store lies on
     (16 bytes); `store` and `medium` are b"" for a visitor, who holds no pages and leaves nothing
     behind. `shared`: other processes may reach that medium, so that claims are worth it.
-    `server` names the set of processes (ranks) that answer together. `sequence`: that of the
-    store's last mutation, where its owner kept it and nothing changed since; 0: unknown.
+    `server` names the set of processes (ranks) that answer together.
     """
 
     process: bytes
@@ -32,7 +31,6 @@ class Member:
     medium: bytes
     shared: bool = True
     rank: int = 0
-    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,6 @@ class Orders:
     """What a heartbeat's reply tells the process to do."""
 
     epoch: int  # of the namespace; higher than known: everything older was cleared
-    quota_bytes: int | None = None
     mode: str | None = None
     clear: bool = False  # the store's pages are older than the epoch: drop them
     bad: tuple[PageEntry, ...] = ()  # of the own store, which others read and found wrong

@@ -55,12 +55,6 @@ class RedisRegistry(Registry):
             return State.DOWN
         return State.UP if self.core.in_step else State.REBUILDING
 
-    @property
-    def sequence(self) -> int:
-        """To be kept with the store and given back as `Member.sequence` when the store is opened
-        again unchanged; 0 while the registry may lack a page."""
-        return self.core.sequence if self.core.in_step else 0
-
     def lookup(
         self,
         digests: Sequence[bytes],

@@ -64,7 +64,6 @@ class Beat:
     clear: bool
     returned: bool
     bad: tuple[PageEntry, ...]
-    quota_bytes: int | None
     mode: str | None
 
 
@@ -239,14 +238,13 @@ def read_beat(reply: Reply) -> Beat:
             raise RegistryRefused(raw[b"refused"].decode())
         if b"busy" in raw:
             raise RegistryUnavailable(raw[b"busy"].decode())
-        quota, mode = raw.get(b"quota_bytes"), raw.get(b"mode")
+        mode = raw.get(b"mode")
         return Beat(
             int(raw[b"epoch"]),
             int(raw[b"sequence"]),
             bool(raw[b"clear"]),
             bool(raw[b"returned"]),
             tuple(PageEntry(r[:16], UNKNOWN, r[16:]) for r in raw[b"bad"]),
-            int(quota) if quota else None,
             mode.decode() if mode else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:

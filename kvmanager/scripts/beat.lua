@@ -7,7 +7,7 @@
 --       the sequence to begin anew from
 -- Returns msgpack, a map: epoch, sequence (-1: none), clear (the store's pages are from before a
 --         clear that this registry knows of), returned (the process record had lived on), bad,
---         quota_bytes, mode; or only refused: why; or only busy: why, try again.
+--         mode; or only refused: why; or only busy: why, try again.
 -- A visitor, whose store is '', is registered as a process only.
 -- A store of unknown epoch keeps its pages, and so does every store where a member brings the epoch
 -- back to a registry that had lost it: only clear.lua sets `cleared`.
@@ -16,8 +16,7 @@ local fingerprint, encoding, schema, obeyed = ARGV[1], ARGV[2], tonumber(ARGV[3]
 local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
 
 local known = redis.call('HMGET', names,
-  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'quota_bytes', 'mode',
-  'cleared')
+  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'mode', 'cleared')
 if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
   return cmsgpack.pack({refused = 'another namespace has this tag'})
 end
@@ -63,9 +62,8 @@ if #reports > 0 then redis.call('DEL', bad) end
 return cmsgpack.pack({
   epoch = epoch,
   sequence = tonumber(sequence or '-1') or -1,
-  clear = stored < (tonumber(known[9]) or 0),
+  clear = stored < (tonumber(known[8]) or 0),
   returned = returned,
   bad = reports,
-  quota_bytes = known[7],
-  mode = known[8],
+  mode = known[7],
 })

@@ -132,26 +132,6 @@ def test_a_store_that_is_opened_again_is_announced(server: Server, cluster: Clus
     assert second.lookup([entry.digest for entry in entries]).prefix == 700
 
 
-def test_a_store_that_kept_its_sequence_is_not_announced_again(
-    server: Server, cluster: Cluster
-) -> None:
-    first = cluster.store()
-    first.write(first.chain(digests(5)))
-    first.settled()
-    sequence = first.registry.sequence
-    assert sequence
-    first.registry.close()
-    for kept, announced in ((sequence, 0), (sequence - 1, 5)):
-        member = dataclasses.replace(first.member, process=os.urandom(16), sequence=kept)
-        again = connect_registry(
-            server.url, NAMESPACE, member, entries=lambda: iter(first.pages.values()), options=FAST
-        )
-        again.start(lambda orders: None)
-        eventually(lambda again=again: again.state is State.UP)  # type: ignore[misc]  # bound now
-        assert again.stats()["announced"] == announced
-        again.close()
-
-
 def test_another_namespace_with_the_same_tag_is_refused(server: Server) -> None:
     with server.client() as client:
         client.hset(
@@ -300,8 +280,8 @@ def test_a_visitor_that_clears_leaves_nothing_behind(server: Server, cluster: Cl
 def test_orders_of_the_namespace_reach_every_member(server: Server, cluster: Cluster) -> None:
     store = cluster.store()
     with server.client() as client:
-        client.hset(b"n" + TAG, mapping={"quota_bytes": 1 << 40, "mode": "read"})
-    eventually(lambda: Orders(0, 1 << 40, "read") in store.orders)
+        client.hset(b"n" + TAG, mapping={"mode": "read"})
+    eventually(lambda: Orders(0, "read") in store.orders)
 
 
 def test_an_owner_that_fails_at_its_orders_keeps_its_heartbeat(

@@ -169,7 +169,7 @@ def test_malformed_records_of_members_do_not_stop_heartbeats(
     with server.client() as client:
         client.hset(b"s" + TAG, store.member.store, junk)
         client.hset(b"q" + TAG, store.member.store, junk)
-        client.hset(b"n" + TAG, mapping={"quota_bytes": "", "mode": "", "purged": junk})
+        client.hset(b"n" + TAG, mapping={"mode": "", "purged": junk})
     entries = store.chain(digests(2))
     store.write(entries)
     store.settled()
