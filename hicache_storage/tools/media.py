@@ -22,11 +22,13 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.native_calls import valid_records
-from hicache_backends.segment.format import RECORD, RECORD_BYTES
+from hicache_backends.segment.directory import NAMESPACE_BYTES
+from hicache_backends.segment.format import ALIGNMENT, RECORD, RECORD_BYTES
 from hicache_backends.segment.medium import Medium
-from hicache_backends.segment.owner import OwnerFile
+from hicache_backends.segment.owner import OWNER_BYTES, OwnerFile
+from hicache_backends.segment.plain import plain_size, read_plain
 from hicache_backends.segment.reclaim import store_directories
-from hicache_backends.segment.segment import index_path, segment_files
+from hicache_backends.segment.segment import data_path, index_path, segment_files
 
 LOCK_TIMEOUT_MS = 5000
 
@@ -122,7 +124,9 @@ def _namespaces(root: str) -> Iterator[NamespaceReport]:
 def _readable(root: str, name: str) -> Namespace | None:
     """The namespace in its readable form, if that is whole and its own."""
     try:
-        namespace = Namespace.decode(Path(root, name, "namespace.msgpack").read_bytes())
+        namespace = Namespace.decode(
+            read_plain(f"{root}/{name}/namespace.msgpack", NAMESPACE_BYTES)
+        )
     except (OSError, ValueError, TypeError, msgpack.UnpackException):
         return None
     return namespace if namespace.fingerprint.hex() == name else None
@@ -130,10 +134,11 @@ def _readable(root: str, name: str) -> Namespace | None:
 
 def _store(path: str) -> StoreReport:
     owner = _owner(path)
-    sizes = {entry.name: entry.stat().st_size for _, entry in segment_files(path)}
-    numbers = sorted({number for number, _ in segment_files(path)})
+    files = segment_files(path)
+    sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for _, entry in files}
+    numbers = sorted({number for number, _ in files})
     counted = [_records(path, number) for number in numbers]
-    newest_s = max(p.stat().st_mtime for p in [Path(path), *Path(path).iterdir()])
+    newest_s = max(p.lstat().st_mtime for p in [Path(path), *Path(path).iterdir()])
     return StoreReport(
         store=Path(path).name,
         path=path,
@@ -152,7 +157,8 @@ def _store(path: str) -> StoreReport:
 def _records(path: str, number: int) -> tuple[int, int, int, int]:
     """Slots, pages, bytes of pages and damaged records of a segment."""
     try:
-        raw = Path(index_path(path, number)).read_bytes()
+        slots = plain_size(data_path(path, number)) // ALIGNMENT
+        raw = read_plain(index_path(path, number), slots * RECORD_BYTES)
     except OSError:
         return 0, 0, 0, 0
     packed = memoryview(raw)[: len(raw) // RECORD_BYTES * RECORD_BYTES]
@@ -165,7 +171,7 @@ def _records(path: str, number: int) -> tuple[int, int, int, int]:
 
 def _owner(path: str) -> dict[str, Any]:
     try:
-        raw = msgpack.unpackb(Path(path, "owner").read_bytes(), strict_map_key=False)
+        raw = msgpack.unpackb(read_plain(f"{path}/owner", OWNER_BYTES), strict_map_key=False)
     except (OSError, ValueError, msgpack.UnpackException):
         return {}
     return raw if isinstance(raw, dict) else {}
@@ -173,7 +179,7 @@ def _owner(path: str) -> dict[str, Any]:
 
 def _holder(path: str, owner: dict[str, Any]) -> str:
     """Who has the store open: asked by its lock, named by what its owner file says."""
-    if not Path(path, "owner").exists():
+    if Path(path, "owner").is_symlink() or not Path(path, "owner").is_file():
         return ""
     lock = OwnerFile.take(path)
     if lock is None:
