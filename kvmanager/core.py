@@ -22,7 +22,7 @@ from hicache_backends.outcomes import Reason
 from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager import wire
 from kvmanager.journal import Batch, Journal
-from kvmanager.model import MAX_KEYS, Claim, Lookup, Member, Orders, Published, Removal
+from kvmanager.model import MAX_KEYS, MAX_PROBES, Claim, Lookup, Member, Orders, Published, Removal
 from kvmanager.options import RegistryOptions
 from kvmanager.resp import NoScript, Reply
 from kvmanager.scripts import Call
@@ -73,7 +73,7 @@ class SessionCore:
         """As `Registry.lookup`."""
         absent = Reason.NEVER_WRITTEN if self.in_step else Reason.REGISTRY_REBUILDING
         found = Lookup([], [])
-        for chunk in _chunks(digests):
+        for chunk in _chunks(digests, MAX_PROBES // max(1, len(media))):
             call = self.wire.lookup(
                 self.epoch,
                 chunk,
@@ -290,7 +290,8 @@ def _nowhere(n: int, reason: Reason | None) -> Lookup:
     return Lookup([b""] * n, [reason] * n)
 
 
-def _chunks(items: Sequence[T]) -> list[Sequence[T]]:
-    if len(items) <= MAX_KEYS:
+def _chunks(items: Sequence[T], most: int = MAX_KEYS) -> list[Sequence[T]]:
+    size = max(1, min(most, MAX_KEYS))
+    if len(items) <= size:
         return [items] if items else []
-    return [items[i : i + MAX_KEYS] for i in range(0, len(items), MAX_KEYS)]
+    return [items[i : i + size] for i in range(0, len(items), size)]

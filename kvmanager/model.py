@@ -11,6 +11,8 @@ from hicache_backends.storage import PageEntry
 
 MAX_KEYS = 1024
 """Keys of one script call; longer batches are split by the client."""
+MAX_PROBES = 2048
+"""Keys times media of one lookup's script call: some 2 us each, while nobody else is served."""
 MAX_LOCATION_BYTES = 48
 
 

@@ -84,6 +84,22 @@ def test_the_nearest_of_several_media_is_chosen(cluster: Cluster) -> None:
     ]
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_lookup_on_many_media_is_split_into_short_commands(
+    cluster: Cluster, prefix: bool
+) -> None:
+    stores = [cluster.store(medium=os.urandom(16), start=False) for _ in range(9)]
+    near, far = stores[0], stores[-1]
+    keys = digests(1024)
+    far.write(far.chain(keys))
+    media = [store.member.medium for store in stores]
+    near.registry.lookup(keys[:1], media, soon())  # the server has the script
+    for n, commands in ((128, 1), (1024, 5)):
+        before = int(near.registry.stats()["round_trips"])
+        assert near.registry.lookup(keys[:n], media, soon(), prefix=prefix).prefix == n
+        assert int(near.registry.stats()["round_trips"]) - before == commands
+
+
 def test_a_page_on_a_medium_out_of_reach_is_explained(cluster: Cluster) -> None:
     here, there = cluster.store(medium=os.urandom(16)), cluster.store(medium=os.urandom(16))
     here.settled()
