@@ -9,6 +9,7 @@
 #include "csrc/blake2b.h"
 #include "csrc/crc32c.h"
 #include "csrc/exchange.h"
+#include "csrc/prefixes.h"
 #include "csrc/records.h"
 
 #include <errno.h>
@@ -148,6 +149,91 @@ static PyObject *exchange_py(PyObject *self, PyObject *args)
     return result;
 }
 
+/* --- sets of digests ------------------------------------------------------------------------ */
+
+#define DIGEST_BYTES 16
+
+/* The set in a bytearray; 0 with ValueError set where its size is none of a set. */
+static int prefixes_in(PyObject *table, struct prefixes *set)
+{
+    size_t cells = (size_t)PyByteArray_Size(table) / sizeof *set->cells;
+    if (!cells || cells & (cells - 1)) {
+        PyErr_Format(PyExc_ValueError, "table: %zu cells are no power of two", cells);
+        return 0;
+    }
+    set->cells = (uint64_t *)PyByteArray_AsString(table);
+    set->mask = cells - 1;
+    return 1;
+}
+
+/* The digests of a packed bytes object; NULL with ValueError set where they would fill the set. */
+static const char *packed_digests(PyObject *digests, struct prefixes set, size_t *count)
+{
+    size_t bytes = (size_t)PyBytes_Size(digests);
+    *count = bytes / DIGEST_BYTES;
+    if (bytes % DIGEST_BYTES || *count > set.mask) {
+        PyErr_Format(PyExc_ValueError, "digests: %zu bytes", bytes);
+        return NULL;
+    }
+    return PyBytes_AsString(digests);
+}
+
+static PyObject *change_prefixes(PyObject *args, const char *format,
+                                 void (*change)(struct prefixes, const void *))
+{
+    PyObject *table, *digests;
+    struct prefixes set;
+    size_t count;
+    const char *at;
+    if (!PyArg_ParseTuple(args, format, &table, &digests) || !prefixes_in(table, &set) ||
+        !(at = packed_digests(digests, set, &count)))
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        change(set, at + i * DIGEST_BYTES);
+    Py_RETURN_NONE;
+}
+
+static PyObject *prefixes_add_py(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return change_prefixes(args, "YS:prefixes_add", prefixes_add);
+}
+
+static PyObject *prefixes_remove_py(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return change_prefixes(args, "YS:prefixes_remove", prefixes_remove);
+}
+
+/* The bytes of an item of a list; NULL for what is no digest. */
+static const char *digest_in(PyObject *list, Py_ssize_t i)
+{
+    PyObject *item = PyList_GetItem(list, i);
+    return PyBytes_Check(item) && PyBytes_Size(item) == DIGEST_BYTES ? PyBytes_AsString(item) : NULL;
+}
+
+static PyObject *prefixes_find_py(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *table, *digests;
+    struct prefixes set;
+    if (!PyArg_ParseTuple(args, "YO!:prefixes_find", &table, &PyList_Type, &digests) ||
+        !prefixes_in(table, &set))
+        return NULL;
+    Py_ssize_t count = PyList_Size(digests);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const char *digest = digest_in(digests, i);
+        if (digest)
+            prefixes_expect(set, digest);
+    }
+    PyObject *found = PyList_New(count);
+    for (Py_ssize_t i = 0; found && i < count; i++) {
+        const char *digest = digest_in(digests, i);
+        PyList_SetItem(found, i, PyBool_FromLong(digest && prefixes_have(set, digest)));
+    }
+    return found;
+}
+
 /* --- the module ---------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
@@ -159,6 +245,9 @@ static PyMethodDef functions[] = {
     {"crc32c", crc32c_py, METH_VARARGS, "CRC-32C of bytes, going on from a seed."},
     {"valid_records", valid_records, METH_VARARGS, "Which of the 64-byte records are whole."},
     {"exchange", exchange_py, METH_VARARGS, "Send a request, receive one RESP2 reply."},
+    {"prefixes_add", prefixes_add_py, METH_VARARGS, "Add packed digests to a set."},
+    {"prefixes_remove", prefixes_remove_py, METH_VARARGS, "Take packed digests out of a set."},
+    {"prefixes_find", prefixes_find_py, METH_VARARGS, "For each of a list: is it in the set?"},
     {NULL, NULL, 0, NULL},
 };
 

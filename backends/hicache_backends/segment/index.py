@@ -15,7 +15,8 @@ from hicache_backends.segment.policy import LeafLru
 class PageIndex:
     """Committed pages by digest, in at most 250 bytes a page.
 
-    Not locked: the store calls it under its lock, but for `slots`, whose lookups are atomic.
+    Not locked: the store calls it under its lock, but for lookups in `slots` and `known`, which
+    are atomic.
     A pinned slot is neither a victim nor given out again; a page removed while it is pinned
     gives its slot back at the last `unpin`.
     """
@@ -24,6 +25,7 @@ class PageIndex:
         self._lineage = Lineage()
         self.policy = LeafLru(self._lineage)
         self.slots = self._lineage.slots
+        self.known = self._lineage.known
         self.generation = array("Q")
         self.checksum = array("Q")
         self._pins: dict[int, int] = {}

@@ -7,6 +7,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache_backends.segment.known import Known
 from hicache_backends.storage import ROOT, UNKNOWN
 
 NOBODY = -1
@@ -25,6 +26,7 @@ class Lineage:
 
     def __init__(self) -> None:
         self.slots: dict[bytes, int] = {}
+        self.known = Known(self.slots)
         self.digests: list[bytes] = []  # b"" where no page is
         self.parents: list[bytes] = []
         self.children = array("i")
@@ -40,6 +42,7 @@ class Lineage:
     def arrive(self, slot: int, digest: bytes, parent: bytes) -> None:
         """A page is resident from now on; it has not joined its parent yet."""
         self.slots[digest] = slot
+        self.known.add(digest)
         self.digests[slot] = digest
         self.children[slot] = self._orphans.pop(digest, 0)
         self.learn(slot, parent)
@@ -48,6 +51,7 @@ class Lineage:
         """A page that has left its parent is resident no more; its digest."""
         digest = self.digests[slot]
         del self.slots[digest], self._left[slot]
+        self.known.remove(digest)
         if self.children[slot]:
             self._orphans[digest] = self.children[slot]
         self.digests[slot] = b""
@@ -85,6 +89,7 @@ class Lineage:
         several records of one page the last counts. The rows that count."""
         digests = records["digest"].tolist()
         self.slots.update(zip(digests, slots.tolist(), strict=True))
+        self.known.rebuild()
         rows = np.arange(len(slots))
         if len(self.slots) < len(slots):
             last = [self.slots[d] == s for d, s in zip(digests, slots.tolist(), strict=True)]

@@ -142,12 +142,12 @@ class SegmentStore(PageStorage):
 
     def contains(self, digests: Sequence[bytes]) -> list[bool]:
         self._calls.check()
-        own, others = self._state.index.slots, self._foreign.rows
         if self._state.any_failed:
             return [self._readable(digest) for digest in digests]
+        held, others = self._state.index.known.find(digests), self._foreign.rows
         if others:
-            return [digest in own or digest in others for digest in digests]
-        return [digest in own for digest in digests]
+            return [here or d in others for here, d in zip(held, digests, strict=True)]
+        return held
 
     def remove(self, digests: Sequence[bytes]) -> list[Outcome]:
         flight = self._calls.begin(Deadline.after_ms(_REMOVE_MS))
