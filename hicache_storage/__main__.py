@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from hicache_storage.cli.app import run
-
-
-def main() -> None:
-    """Run the command line and exit with its status."""
-    sys.exit(run())
-
+from hicache_storage.cli.process import main
 
 if __name__ == "__main__":
     main()

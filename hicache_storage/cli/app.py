@@ -55,6 +55,9 @@ def run(arguments: list[str] | None = None) -> int:
     except HiCacheError as error:
         print_error(str(error))
         return 1
+    except OSError as error:  # such as a full disk behind standard output
+        print_error(error.strerror or str(error))
+        return 1
     return 0
 
 

@@ -17,12 +17,17 @@ _EXIT_SECONDS = 30
 
 class LineProcess:
     """A running command, called `name` in errors. It ends when its input does: with this object's
-    context, or with this process, however that ends."""
+    context, or with this process, however that ends. An error in the context kills it."""
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._name = name
         self._child = subprocess.Popen(  # noqa: S603 - no shell, our own arguments
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+            start_new_session=True,  # an interrupt from the terminal is for the parent alone
         )
         assert self._child.stdin is not None  # noqa: S101 - both are pipes
         assert self._child.stdout is not None  # noqa: S101
@@ -45,6 +50,8 @@ class LineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            self.kill()
         with suppress(BrokenPipeError):
             self._commands.close()
         try:
@@ -53,6 +60,10 @@ class LineProcess:
             self._child.kill()
             self._child.wait()
         self._answers.close()
+
+    def kill(self) -> None:
+        """End the process at once; whoever waits for its answer gets a StorageError."""
+        self._child.kill()
 
     def ask(self, line: str) -> str:
         """One line there, one line back."""

@@ -89,7 +89,12 @@ def _drive(
             progress(len(line))
 
     with ThreadPoolExecutor(len(nodes)) as pool:
-        list(pool.map(run_share, range(len(nodes))))
+        try:
+            list(pool.map(run_share, range(len(nodes))))
+        except BaseException:  # an interrupt too: the pool would wait for all of the work
+            for node in nodes:
+                node.kill()
+            raise
 
 
 def _sizes(plan: ReplayPlan, unique: int) -> Sizes:
