@@ -21,6 +21,7 @@ class _File:
     fd: int
     uses: int
     last_use_s: float
+    forgotten: bool = False
 
 
 class Descriptors:
@@ -41,12 +42,12 @@ class Descriptors:
         """What a call opens its files with."""
         return Lease(self)
 
-    def acquire(self, path: str, flags: int) -> int:
-        """The descriptor, open until it is released as often. Raises OSError."""
+    def acquire(self, path: str, flags: int) -> _File:
+        """The file, open until it is released as often. Raises OSError."""
         key = (path, flags)
         with self._lock:
             if file := self._use(key):
-                return file.fd
+                return file
         fd = open_plain(path, flags)  # outside the lock: it may take long
         with self._lock:
             if file := self._use(key):
@@ -55,22 +56,26 @@ class Descriptors:
                 file = self._files[key] = _File(fd, 1, time.monotonic())
                 surplus = self._surplus()
         _close(surplus)
-        return file.fd
+        return file
 
-    def release(self, files: Iterable[tuple[str, int]]) -> None:
+    def release(self, files: Iterable[_File]) -> None:
         """Give up one use of each."""
         with self._lock:
-            for key in files:
-                if file := self._files.get(key):
-                    file.uses -= 1
-            surplus = self._surplus()
+            surplus = []
+            for file in files:
+                file.uses -= 1
+                if file.forgotten and not file.uses:
+                    surplus.append(file.fd)
+            surplus += self._surplus()
         _close(surplus)
 
     def forget(self, path: str) -> None:
-        """Close the files of this path that nobody uses."""
+        """Open this path anew from now on; what is in use is closed when its last use ends."""
         with self._lock:
-            keys = [k for k, file in self._files.items() if k[0] == path and not file.uses]
-            fds = [self._files.pop(key).fd for key in keys]
+            files = [self._files.pop(key) for key in list(self._files) if key[0] == path]
+            for file in files:
+                file.forgotten = True
+            fds = [file.fd for file in files if not file.uses]
         _close(fds)
 
     def close(self) -> None:
@@ -107,18 +112,26 @@ class Lease:
 
     def __init__(self, descriptors: Descriptors) -> None:
         self._descriptors = descriptors
-        self._open: dict[tuple[str, int], int] = {}
+        self._open: dict[tuple[str, int], _File] = {}
 
     def fd(self, path: str, flags: int) -> int:
         """An open descriptor, good until the lease ends. Raises OSError."""
-        fd = self._open.get((path, flags))
-        if fd is None:
-            fd = self._open[path, flags] = self._descriptors.acquire(path, flags)
-        return fd
+        file = self._open.get((path, flags))
+        if file is None:
+            file = self._open[path, flags] = self._descriptors.acquire(path, flags)
+        return file.fd
+
+    def has_lost(self, path: str) -> bool:
+        """Whether this path was deleted since it was opened; then it is opened anew next time."""
+        fds = [file.fd for (name, _), file in self._open.items() if name == path]
+        lost = any(not os.fstat(fd).st_nlink for fd in fds)
+        if lost:
+            self._descriptors.forget(path)
+        return lost
 
     def end(self) -> None:
         """Give all files back."""
-        self._descriptors.release(self._open)
+        self._descriptors.release(self._open.values())
         self._open = {}
 
 

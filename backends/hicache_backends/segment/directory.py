@@ -32,6 +32,7 @@ class StoreDirectory:
     lock: OwnerFile
     boots: int = 0
     slots: dict[int, int] = field(default_factory=dict)
+    next_number: int = 1
 
     @property
     def uuid(self) -> bytes:
@@ -40,8 +41,17 @@ class StoreDirectory:
     def sign(self, *, clean: bool = False) -> None:
         """Write the `owner` file. Raises OSError."""
         status = Path(self.path).stat()
-        owner = Owner(self.uuid, status.st_dev, status.st_ino, self.boots, clean, self.slots)
-        self.lock.write(owner)
+        self.lock.write(
+            Owner(
+                self.uuid,
+                status.st_dev,
+                status.st_ino,
+                self.boots,
+                clean,
+                self.slots,
+                self.next_number,
+            )
+        )
 
 
 def open_store(medium: Medium, namespace: Namespace, deadline: Deadline) -> StoreDirectory:
@@ -67,7 +77,7 @@ def open_again(
     with medium.locked(deadline):
         _identify(medium.root, namespace)
         fresh = _new_store(lost.path)
-        fresh.boots = lost.boots
+        fresh.boots, fresh.next_number = lost.boots, lost.next_number
         fresh.sign()
         return fresh
 
@@ -116,6 +126,7 @@ def _identified(path: str, lock: OwnerFile) -> StoreDirectory:
     if owner is None:
         return store
     store.boots, store.slots = owner.boots, owner.slots
+    store.next_number = max(owner.next_number, 1 + max(owner.slots, default=0))
     status = Path(path).stat()
     if (owner.store, owner.device, owner.inode) != (store.uuid, status.st_dev, status.st_ino):
         store.path = str(Path(path).with_name(uuid.uuid4().hex))

@@ -75,6 +75,11 @@ class CallFiles:
                 )
         return moved
 
+    def has_lost(self, segment: Segment) -> bool:
+        """Whether the files of a segment were deleted since they were opened."""
+        paths = (segment.data_path, segment.index_path)
+        return any([self._lease.has_lost(path) for path in paths])  # noqa: C419  # of both
+
     def end(self) -> None:
         """Give the descriptors back."""
         self._lease.end()

@@ -25,7 +25,8 @@ class Owner:
     """Who had a store open last, and what it is made of.
 
     `store`, `device` and `inode` tell a directory from its copy. `slots`: of each segment, by
-    number, so that files that were cut can be made whole.
+    number, so that files that were cut can be made whole. `next_number`: of the next segment; none
+    is used twice, since others may have the files of a deleted one open.
     """
 
     store: bytes
@@ -34,6 +35,7 @@ class Owner:
     boots: int
     clean: bool
     slots: dict[int, int]
+    next_number: int = 0
 
     def pack(self) -> bytes:
         fields = {
@@ -52,6 +54,7 @@ class Owner:
             raw: dict[str, Any] = msgpack.unpackb(packed, strict_map_key=False)
             if raw.pop("crc") != _crc(raw):
                 return None
+            raw.setdefault("next_number", 0)
             return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
             return None

@@ -175,10 +175,14 @@ class Reading:
     def _recheck(self, gone: list[int], read: list[int], outcomes: list[Outcome]) -> None:
         """Tell pages of other stores that are bad from those that left: the slot holds another
         page by now, or the location never was the page's."""
-        for i, record in zip(read, self._records(read), strict=True):
+        records = self._records(read)
+        segments = {self._sources[i].segment for i in read}
+        lost = {segment for segment in segments if self._files.has_lost(segment)}
+        for i, record in zip(read, records, strict=True):
             source = self._sources[i]
             if (
-                record["digest"].item() != self._digests[i]
+                source.segment in lost
+                or record["digest"].item() != self._digests[i]
                 or record["generation"] != source.generation
                 or record["checksum"] != source.checksum
             ):

@@ -62,7 +62,8 @@ class Volume:
         self.is_to_yield = False
         self._namespace = namespace
         self._device = Path(medium.root).stat().st_dev
-        self._next_number = 1 + max((n for n, _ in segment_files(self.store.path)), default=0)
+        highest = max((n for n, _ in segment_files(self.store.path)), default=0)
+        self.store.next_number = max(self.store.next_number, highest + 1)
         self.growing = threading.Lock()
         self._patience_s = _MIN_PATIENCE_S
         self._refused_until_s = 0.0
@@ -195,7 +196,8 @@ class Volume:
             return self._make(granted // unit) if granted else None
 
     def _make(self, slots: int) -> Segment:
-        number, self._next_number = self._next_number, self._next_number + 1
+        number = self.store.next_number
+        self.store.next_number += 1
         self.store.slots[number] = slots
         try:
             self.store.sign()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import warnings
 from pathlib import Path
 
 from hicache_backends.nvme import open_nvme
 from hicache_backends.outcomes import Reason
+from hicache_backends.segment.format import Location
+from hicache_backends.segment.segment import delete_segment
 from hicache_backends.storage import ROOT
 from hicache_backends.testing.canaries import (
     NAMESPACE,
@@ -108,6 +111,43 @@ def test_a_page_of_another_process_that_is_bad_is_told_from_one_that_moved(tmp_p
     assert reasons == ["", "", "", "checksum", "", "", "", ""]
     for worker in (owner, reader):
         worker.close()
+
+
+def test_a_segment_number_is_never_used_twice(tmp_path: Path) -> None:
+    owner = open_nvme(NAMESPACE, options(tmp_path, segment_pages=8))
+    old = digests_of(*range(16))
+    places = [outcome.location for outcome in put(owner, old)]
+    (directory,) = tmp_path.glob("*/*/")
+    reader = open_nvme(NAMESPACE, options(tmp_path))
+    assert all(reader.get(old, Target(16).pages, soon(), places))
+    owner.close()
+    delete_segment(str(directory), 2)  # as for the room of another store
+    owner = open_nvme(NAMESPACE, options(tmp_path, segment_pages=8))
+    new = digests_of(*range(100, 108))
+    places = [outcome.location for outcome in put(owner, new)]
+    assert {Location.unpack(place).segment for place in places} == {3}
+    assert all(reader.get(new, Target(8).pages, soon(), places))
+    for storage in (owner, reader):
+        storage.close()
+
+
+def test_a_file_that_came_again_under_its_name_is_opened_anew(tmp_path: Path) -> None:
+    owner = open_nvme(NAMESPACE, options(tmp_path))
+    pages = digests_of(*range(8))
+    places = [outcome.location for outcome in put(owner, pages[:4])]
+    reader = open_nvme(NAMESPACE, options(tmp_path))
+    assert all(reader.get(pages[:4], Target(4).pages, soon(), places))
+    for file in [*tmp_path.rglob("*.data"), *tmp_path.rglob("*.index")]:
+        shutil.copy(file, file.with_suffix(".copy"))
+        file.with_suffix(".copy").replace(file)
+    owner.close()
+    owner = open_nvme(NAMESPACE, options(tmp_path))
+    places = [outcome.location for outcome in put(owner, pages[4:])]
+    outcomes = reader.get(pages[4:], Target(4).pages, soon(), places)
+    assert {outcome.reason for outcome in outcomes} == {Reason.STALE_LOCATION}
+    assert all(reader.get(pages[4:], Target(4).pages, soon(), places))
+    for storage in (owner, reader):
+        storage.close()
 
 
 def test_locations_of_a_store_that_is_gone_are_stale(tmp_path: Path) -> None:
