@@ -13,7 +13,7 @@ from hicache_backends.segment.known import Known
 
 # few distinct prefixes, most of which share the low bits that choose a cell
 _digests = st.builds(
-    lambda low, high, rest: bytes([low, 0, high]) + bytes(5) + bytes([rest]) * 8,
+    lambda low, high, rest: bytes([low, 0, high, 0, 0, 0, 0, 9]) + bytes([rest]) * 8,
     st.integers(0, 3),
     st.integers(0, 7),
     st.integers(0, 1),
