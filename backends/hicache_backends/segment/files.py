@@ -13,8 +13,8 @@ from hicache_backends.pages import Pages
 from hicache_backends.segment.segment import Segment
 from hicache_backends.segment.state import StoreState
 
-_DIRECT_THREADS = 8  # a drive; the page cache is read by one
-_MAX_THREADS = 32
+_DIRECT_THREADS = 16  # a drive: 8 keep up with large pages, not with 64 KiB ones
+_MAX_THREADS = 64
 _CHUNK = 256  # numpy holds on to the GIL for arrays this small
 _BAD_PLACE = (errno.EIO, errno.ENODATA, errno.EILSEQ)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
