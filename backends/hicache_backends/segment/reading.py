@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from hicache_backends.segment.calls import Flight
 from hicache_backends.segment.files import CallFiles, bad_spots, failure
 from hicache_backends.segment.foreign import ForeignIndex, Neighbours, Source
 from hicache_backends.segment.format import RECORD, RECORD_BYTES
+from hicache_backends.segment.staging import always
 from hicache_backends.segment.state import PageName, StoreState
 
 _LOST = frozenset((errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG, errno.ENOENT))
@@ -103,11 +104,14 @@ class Reading:
         self._flight = flight
         self._files = CallFiles(reader.state)
 
-    def run(self, pages: Pages) -> list[Outcome]:
+    def run(self, pages: Pages, in_time: Callable[[], bool] = always) -> list[Outcome]:
         """Read into `pages`, one outcome each. Ends the call."""
         try:
             results, checksums = self._read(pages)
-            return self._judge(results, checksums)
+            outcomes = self._judge(results, checksums)
+            if in_time():
+                self._touch(outcomes)
+            return outcomes
         finally:
             self.end()
 
@@ -146,7 +150,8 @@ class Reading:
         if others:
             gone = [i for i in others if results[i] == -errno.ENOENT]
             self._recheck(gone, [i for i in others if results[i] >= 0], outcomes)
-        self._touch(outcomes)
+        read = [source for source, o in zip(self._sources, outcomes, strict=True) if o.ok]
+        self._reader.neighbours.mark_read([source for source in read if source.own < 0])
         return outcomes
 
     def _touch(self, outcomes: list[Outcome]) -> None:
@@ -159,9 +164,6 @@ class Reading:
                 [s.own for s, digest in own if holds(s.own, digest, s.generation)]
             )
             state.counts["read_bytes"] += len(rows) * state.page_bytes
-        if len(own) < len(rows):
-            sources = [self._sources[i] for i in rows]
-            self._reader.neighbours.mark_read([s for s in sources if s.own < 0])
 
     def _discard(self, rows: list[int], *, retire: bool = False) -> None:
         """Drop own pages that cannot be read, so that the next put writes them again."""

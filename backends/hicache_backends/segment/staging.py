@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import queue
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -18,10 +19,19 @@ from hicache_backends.segment.segment import slot_bytes
 _AREAS = 4
 
 
-class Transfer(Protocol):
-    """The I/O of one call. `run` ends the call; `end` instead of it gives the call up."""
+def always() -> bool:
+    """For a caller that waits until the end."""
+    return True
 
-    def run(self, pages: Pages) -> list[Outcome]: ...
+
+class Transfer(Protocol):
+    """The I/O of one call. `run` ends the call; `end` instead of it gives the call up.
+
+    `in_time` is asked when the I/O is done: False where the caller went back, and was told that
+    nothing was read or stored.
+    """
+
+    def run(self, pages: Pages, in_time: Callable[[], bool] = always) -> list[Outcome]: ...
 
     def end(self) -> None: ...
 
@@ -60,25 +70,25 @@ class Staged:
 
     def read(self, transfer: Transfer, pages: Pages, deadline: Deadline) -> list[Outcome] | None:
         area = self._take(transfer, deadline)
-        if area is None:
+        staged = self._staged(transfer, area, pages, fill=False)
+        if area is None or staged is None:
             return None
-        staged = area.pages(len(pages), pages.page_bytes)
         outcomes = self._run(transfer, staged, area, deadline)
         if outcomes is None:
             return None
-        rows = [i for i, outcome in enumerate(outcomes) if outcome.ok]
-        if rows:
-            self._engine.copy(staged[rows], pages[rows])
-        self._areas.put(area)
+        try:
+            rows = [i for i, outcome in enumerate(outcomes) if outcome.ok]
+            if rows:
+                self._engine.copy(staged[rows], pages[rows])
+        finally:
+            self._areas.put(area)
         return outcomes
 
     def write(self, transfer: Transfer, pages: Pages, deadline: Deadline) -> list[Outcome] | None:
         area = self._take(transfer, deadline)
-        if area is None:
+        staged = self._staged(transfer, area, pages, fill=True)
+        if area is None or staged is None:
             return None
-        staged = area.pages(len(pages), pages.page_bytes)
-        if len(pages):
-            self._engine.copy(pages, staged)
         outcomes = self._run(transfer, staged, area, deadline)
         if outcomes is not None:
             self._areas.put(area)
@@ -91,14 +101,38 @@ class Staged:
             transfer.end()
             return None
 
+    def _staged(
+        self, transfer: Transfer, area: _Area | None, pages: Pages, *, fill: bool
+    ) -> Pages | None:
+        """Memory for so many pages, with their bytes if `fill`; None, and the call is given up,
+        where there is none."""
+        if area is None:
+            return None
+        try:
+            staged = area.pages(len(pages), pages.page_bytes)
+            if fill and len(pages):
+                self._engine.copy(pages, staged)
+        except BaseException as error:
+            self._areas.put(area)
+            transfer.end()
+            if isinstance(error, (OSError, MemoryError)):
+                return None
+            raise
+        return staged
+
     def _run(
         self, transfer: Transfer, staged: Pages, area: _Area, deadline: Deadline
     ) -> list[Outcome] | None:
         """The outcomes, or None when late: then the thread gives the area back."""
         task = _Task(transfer, staged)
-        threading.Thread(target=task.work, args=(self._areas, area), daemon=True).start()
+        worker = threading.Thread(target=task.work, args=(self._areas, area), daemon=True)
+        try:
+            worker.start()
+        except RuntimeError:  # the system has no thread left
+            task.work(self._areas, area)
         if not task.done.wait(deadline.remaining_ms() / 1000) and task.abandon():
             return None
+        task.done.wait()
         if task.error:
             self._areas.put(area)
             raise task.error
@@ -113,13 +147,14 @@ class _Task:
         self._staged = staged
         self._lock = threading.Lock()
         self._abandoned = False
+        self._counts = False
         self.done = threading.Event()
         self.outcomes: list[Outcome] = []
         self.error: BaseException | None = None
 
     def work(self, areas: queue.SimpleQueue[_Area], area: _Area) -> None:
         try:
-            self.outcomes = self._transfer.run(self._staged)
+            self.outcomes = self._transfer.run(self._staged, self.in_time)
         except BaseException as error:
             self.error = error
         with self._lock:
@@ -127,10 +162,16 @@ class _Task:
             if self._abandoned:
                 areas.put(area)
 
-    def abandon(self) -> bool:
-        """Wait no longer; False if it has just ended."""
+    def in_time(self) -> bool:
+        """Whether the caller is still there; then it stays until the outcomes are known."""
         with self._lock:
-            self._abandoned = not self.done.is_set()
+            self._counts = not self._abandoned
+            return self._counts
+
+    def abandon(self) -> bool:
+        """Wait no longer; False if the I/O has just ended."""
+        with self._lock:
+            self._abandoned = not (self._counts or self.done.is_set())
             return self._abandoned
 
 

@@ -126,7 +126,7 @@ class StoreState:
             self.index.pin(slots)  # not free before the records are wiped
             for slot in slots:
                 self.index.remove(slot)
-        failed = self._wipe(slots)
+        failed = self.wipe(slots)
         if not retire:
             self.unpin(slots)
         if entries and self.keeper:
@@ -167,7 +167,8 @@ class StoreState:
         if entries and self.keeper:
             self.keeper.gone(entries)
 
-    def _wipe(self, slots: Sequence[int]) -> dict[int, OSError]:
+    def wipe(self, slots: Sequence[int]) -> dict[int, OSError]:
+        """Clear the records of slots that no page is in; of which that fails, and why."""
         by_segment: dict[Segment, dict[int, int]] = {}
         for slot in slots:
             segment, within = self.table.place(slot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from hicache_backends.segment.calls import Flight
 from hicache_backends.segment.files import CallFiles, bad_spots, failure
 from hicache_backends.segment.format import RECORD_BYTES
 from hicache_backends.segment.space import Space
+from hicache_backends.segment.staging import always
 from hicache_backends.segment.state import StoreState
 
 _RECORD = struct.Struct("<16s16sQQIIII")
@@ -91,10 +92,14 @@ class Writing:
         failed = [volume.failed for volume in self._state.volumes]
         return miss(Reason.IO_ERROR, "; ".join(failed)) if all(failed) else _NO_SPACE
 
-    def run(self, pages: Pages) -> list[Outcome]:
-        """Write `pages`, those of `rows`; the outcomes of the whole batch. Ends the call."""
+    def run(self, pages: Pages, in_time: Callable[[], bool] = always) -> list[Outcome]:
+        """Write `pages`, those of `rows`; the outcomes of the whole batch. Ends the call. What is
+        written too late is wiped: the caller told nobody of it."""
         try:
             results, checksums = self._write(pages) if self.rows else ([], [])
+            if not in_time():
+                self._state.wipe(self._slots)
+                return self.outcomes
             return self._commit(results, checksums)
         finally:
             self.end()

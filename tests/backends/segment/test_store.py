@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import mmap
 import subprocess
 import threading
@@ -22,7 +23,7 @@ from hicache_backends.io.engine import ReadBatch, WriteBatch
 from hicache_backends.nvme import NvmeStorage, open_nvme
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.pages import Pages
-from hicache_backends.segment import volume
+from hicache_backends.segment import staging, volume
 from hicache_backends.storage import ROOT, UNKNOWN, PageEntry
 from hicache_backends.testing.canaries import (
     NAMESPACE,
@@ -36,6 +37,7 @@ from hicache_backends.testing.canaries import (
     soon,
     source,
 )
+from tests.backends.nvme_medium import stored_pages
 from tests.backends.segment.faulty import FaultyEngine, Gate, open_faulty
 from tests.backends.segment.worker import options
 from tests.conftest import need_program
@@ -176,13 +178,14 @@ def test_a_staged_get_that_is_late_leaves_the_buffer_alone(
     storage.close()
 
 
-def test_a_staged_put_that_is_late_ends_by_itself(
-    tmp_path: Path, engine: FaultyEngine, gate: Gate
+@pytest.mark.parametrize("stuck", ["before", "after"])
+def test_a_staged_put_that_is_late_stores_nothing_and_ends_by_itself(
+    tmp_path: Path, engine: FaultyEngine, gate: Gate, stuck: str
 ) -> None:
     storage = open_faulty(options(tmp_path, pages=8, zero_copy="never"), engine)
     known, fresh = digests_of("known"), digests_of(*range(4))
     put(storage, known)
-    engine.before = gate
+    setattr(engine, stuck, gate)
     outcomes = storage.put(
         [*known, *fresh], source([*known, *fresh]), [ROOT] * 5, Deadline.after_ms(100)
     )
@@ -190,9 +193,48 @@ def test_a_staged_put_that_is_late_ends_by_itself(
     gate.open()
     while storage.stats()["in_flight"]:
         time.sleep(0.01)
-    assert get(storage, fresh) == storage.contains(fresh)
+    assert storage.contains(fresh) == [False] * 4, "as was said"
+    assert not {page.digest for page in stored_pages(tmp_path, NAMESPACE)} & {*fresh}
+    assert not any(outcome.existed for outcome in put(storage, fresh))
+    assert get(storage, fresh) == [True] * 4
     assert all(fill(storage, digests_of(*range(100, 108)))), "no slot is lost"
     assert storage.close()
+
+
+def test_a_staged_call_without_a_thread_is_run_in_the_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_nvme(NAMESPACE, options(tmp_path, zero_copy="never"))
+    pages = digests_of(*range(6))
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for page in pages:
+        assert put(storage, [page])[0].ok
+        assert get(storage, [page]) == [True]
+    assert storage.stats()["in_flight"] == 0
+    storage.close()
+
+
+def test_a_staged_call_without_memory_leaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_nvme(NAMESPACE, options(tmp_path, zero_copy="never"))
+    page = digests_of("a")
+
+    def no_memory(area: object, count: int, page_bytes: int) -> Pages:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(staging._Area, "pages", no_memory)
+        for _ in range(6):
+            assert put(storage, page)[0].reason is Reason.TIMEOUT
+    assert put(storage, page)[0].ok
+    assert get(storage, page) == [True]
+    assert (storage.stats()["in_flight"], storage.stats()["pinned"]) == (0, 0)
+    storage.close()
 
 
 def test_staging_memory_is_bounded_and_waits_for_the_deadline_only(
