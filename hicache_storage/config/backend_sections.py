@@ -10,11 +10,12 @@ from hicache_storage.config.fields import (
     Batch,
     Count,
     Depth,
+    Paths,
+    PathText,
     Positive,
     Section,
     Size,
     SizeOrZero,
-    Strings,
 )
 from hicache_storage.options import MAX_DEPTH, Mode, StoreOptions
 
@@ -97,8 +98,8 @@ class SegmentSection(TransferSection):
 class NvmeSection(SegmentSection):
     """Local disks."""
 
-    path: str | None = Field(default=None, min_length=1, description="Directory of the store")
-    paths: Strings | None = Field(
+    path: PathText | None = Field(default=None, description="Directory of the store")
+    paths: Paths | None = Field(
         default=None,
         min_length=1,
         description='Directories on several drives, instead of path (a list, or "/a:/b")',
@@ -116,9 +117,7 @@ class NvmeSection(SegmentSection):
 class ThreeFsSection(SegmentSection):
     """A 3FS cluster through its mount."""
 
-    mount_point: str | None = Field(
-        default=None, min_length=1, description="Directory on the 3FS mount"
-    )
+    mount_point: PathText | None = Field(default=None, description="Directory on the 3FS mount")
     cluster_id: str | None = Field(
         default=None, min_length=1, description="Name of the cluster; names the medium"
     )

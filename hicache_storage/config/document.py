@@ -51,8 +51,9 @@ def read_file(path: str | Path) -> Document:
         raise ConfigError(f"{file}: a configuration file ends in .json or .toml")
     try:
         raw = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a null character in the path is a ValueError
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{file}: cannot be read: {why}") from None
     return parse(raw, str(file), toml=file.suffix == ".toml")
 
 

@@ -8,16 +8,30 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from hicache_backends.sizes import parse_size
+from hicache_backends.sizes import format_size, parse_size
 from hicache_storage.options import MAX_DEPTH
 
 MAX_BATCH = 1024
+MAX_PAGE_BYTES = 1 << 30
+"""More is a mistake: a page is some tokens of one rank, and is held in memory."""
 
 
 def _size(value: object) -> object:
     return parse_size(value, name="it") if isinstance(value, str) else value
+
+
+def _page_bytes(count: int) -> int:
+    if count > MAX_PAGE_BYTES:
+        raise ValueError(f"should be at most {format_size(MAX_PAGE_BYTES)}, not {count}")
+    return count
+
+
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("should not contain a null character")
+    return text
 
 
 def _strings(value: object) -> object:
@@ -41,8 +55,10 @@ Size = Annotated[
 SizeOrZero = Annotated[
     int, BeforeValidator(_size, json_schema_input_type=int | str), Field(ge=0, lt=1 << 63)
 ]
-Strings = Annotated[
-    tuple[str, ...], BeforeValidator(_strings, json_schema_input_type=list[str] | str)
+PageBytes = Annotated[Size, AfterValidator(_page_bytes)]
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_path)]
+Paths = Annotated[
+    tuple[PathText, ...], BeforeValidator(_strings, json_schema_input_type=list[str] | str)
 ]
 Range = Annotated[tuple[int, int], BeforeValidator(_range, json_schema_input_type=list[int] | str)]
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)] | Literal["auto"]

@@ -121,8 +121,9 @@ def read_secret_files(tree: dict[str, dict[str, Any]], origins: dict[KeyPath, Or
                 continue  # the model says so with its place
             try:
                 secret = Path(file).expanduser().read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            except (OSError, ValueError) as error:  # a null character in the path is one, too
+                not_text = isinstance(error, UnicodeDecodeError)
+                why = getattr(error, "strerror", "not UTF-8 text" if not_text else str(error))
                 raise ConfigError(
                     f"{origin.source}: {origin.key}: cannot read {file}: {why}"
                 ) from None

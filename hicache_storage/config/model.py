@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
+from hicache_backends.sizes import format_size
 from hicache_backends.table import backend_names
 from hicache_storage.config.backend_sections import (
     BackendSection,
@@ -21,7 +22,7 @@ from hicache_storage.config.backend_sections import (
     NvmeSection,
     ThreeFsSection,
 )
-from hicache_storage.config.fields import Section
+from hicache_storage.config.fields import MAX_PAGE_BYTES, Section
 from hicache_storage.config.layers import Origin, suggestion
 from hicache_storage.config.model_files import ModelFacts, read_model
 from hicache_storage.config.sections import (
@@ -165,6 +166,11 @@ class Config(Section):
                     "would not be the ones that are stored"
                 )
         self._complete(values)
+        if values.get("page_bytes", 0) > MAX_PAGE_BYTES:
+            raise ConfigError(
+                f"identity.page_bytes, or what the engine or identity.model_config makes of it, "
+                f"is {values['page_bytes']}: at most {format_size(MAX_PAGE_BYTES)}"
+            )
         for name in names[:6]:
             if name not in values:
                 key = self._identity()[name][0]

@@ -7,7 +7,7 @@ from typing import get_args
 from pydantic import Field, SecretStr
 
 from hicache_storage.config.backend_sections import BACKENDS
-from hicache_storage.config.fields import Count, Positive, Range, Section, Size
+from hicache_storage.config.fields import Count, PageBytes, PathText, Positive, Range, Section, Size
 from kvmanager.options import RegistryOptions
 
 _REGISTRY = RegistryOptions()
@@ -36,9 +36,8 @@ class KvManagerSection(Section):
     username: str | None = Field(default=None, description="User at the endpoint")
     password: SecretStr | None = Field(default=None, description="Password at the endpoint")
     password_file: str | None = Field(default=None, description="File that holds the password")
-    embedded_dir: str | None = Field(
+    embedded_dir: PathText | None = Field(
         default=None,
-        min_length=1,
         description="Directory of the embedded server; None: .registry in the first path",
     )
     timeout_ms: Positive = Field(
@@ -79,8 +78,8 @@ class KvManagerSection(Section):
 class AccessLogSection(Section):
     """A record of which pages were asked for, to be replayed."""
 
-    directory: str | None = Field(
-        default=None, min_length=1, description="Where calls are recorded; None: they are not"
+    directory: PathText | None = Field(
+        default=None, description="Where calls are recorded; None: they are not"
     )
     rotate_bytes: Size = Field(default=64 << 20, description="Size of one file")
     keep: Count = Field(default=64, description="Files kept; the oldest go")
@@ -92,10 +91,9 @@ class AccessLogSection(Section):
 class IdentitySection(Section):
     """What the bytes of a page are, where no engine says so. What both say must be equal."""
 
-    model_file: str | None = Field(
+    model_file: PathText | None = Field(
         default=None,
         alias="model_config",
-        min_length=1,
         description="Path of the model's config.json: gives what is not set below",
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model")
@@ -110,7 +108,9 @@ class IdentitySection(Section):
     layout: str | None = Field(
         default=None, min_length=1, description="Order of a page's bytes, such as page_first"
     )
-    page_bytes: Count | None = Field(default=None, description="Bytes of a page of this process")
+    page_bytes: PageBytes | None = Field(
+        default=None, description="Bytes of a page of this process"
+    )
     layers: Range | None = Field(default=None, description="Layers held, from and to (half open)")
     kv_heads: Range | None = Field(
         default=None, description="KV heads held, from and to (half open)"

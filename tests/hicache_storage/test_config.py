@@ -672,3 +672,29 @@ def test_the_table_has_every_key_of_the_backends_there_are() -> None:
         common = f"`*backend*.{key}`" in table
         is_there = name not in BACKENDS or name in backend_names()
         assert common or (f"`{name}.{key}`" in table) == is_there
+
+
+@pytest.mark.parametrize("size", [1 << 20, "1MiB", "1024K"])
+def test_page_bytes_take_units_and_are_limited(size: int | str) -> None:
+    tree = {"nvme": {"path": "kv"}, "identity": {"page_bytes": size}}
+    assert load_config(tree, env={}).identity.page_bytes == 1 << 20
+    with pytest.raises(ConfigError, match=r"identity\.page_bytes: should be at most 1 GiB"):
+        load_config({"identity": {"page_bytes": "100TiB"}}, env={})
+    with pytest.raises(ConfigError, match=r"identity\.page_bytes.* at most 1 GiB"):
+        load_config({}, env={}).namespace(page_bytes=1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("nvme", "path", "a\0b"),
+        ("nvme", "paths", ["a\0b"]),
+        ("global_kvmanager", "embedded_dir", "a\0b"),
+        ("global_kvmanager", "password_file", "a\0b"),
+        ("access_log", "directory", "a\0b"),
+        ("identity", "model_config", "a\0b"),
+    ],
+)
+def test_no_path_holds_a_null_character(section: str, key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{section}\.{key}.* null "):
+        load_config({section: {key: value}}, env={})
