@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from hicache_backends.errors import ConfigError
+from hicache_storage.config.fields import MAX_PAGE_BYTES
 
 Figures = dict[str, Any]
 Say = Callable[[str], None]
@@ -41,12 +42,15 @@ class BenchPlan:
     def __post_init__(self) -> None:
         _known("measure", self.measures, MEASURES)
         _known("against", self.against, RIVALS)
-        if self.page_bytes < 8 or self.page_bytes % 8:
-            raise ConfigError(f"page bytes are a multiple of 8, not {self.page_bytes}")
-        if self.pages < BATCH_PAGES:
-            raise ConfigError(f"pages must be at least {BATCH_PAGES}, not {self.pages}")
-        if self.runs < 1 or self.pieces < 0 or self.scale_pages < 100 * BATCH_PAGES:
-            raise ConfigError(f"runs, pieces or scale pages are too few: {self}")
+        if not 8 <= self.page_bytes <= MAX_PAGE_BYTES or self.page_bytes % 8:
+            raise ConfigError(
+                f"--page-bytes must be a multiple of 8, at most 1 GiB, not {self.page_bytes}"
+            )
+        least = {"pages": BATCH_PAGES, "runs": 1, "pieces": 0, "scale_pages": 100 * BATCH_PAGES}
+        for name, count in least.items():
+            if (given := getattr(self, name)) < count:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{option} must be at least {count:,}, not {given}")
 
     @property
     def total_bytes(self) -> int:

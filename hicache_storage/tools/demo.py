@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hicache_backends.errors import ConfigError
+from hicache_storage.config.fields import MAX_PAGE_BYTES
 from hicache_storage.tools.replay import replay
 from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult
 
@@ -38,6 +39,8 @@ class DemoPlan:
         for name in ("page_bytes", "users", "turns", "system_pages", "turn_pages"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.page_bytes > MAX_PAGE_BYTES:
+            raise ConfigError(f"page_bytes must be at most 1 GiB, not {self.page_bytes}")
         if not self.prefill_tokens_per_s > 0:
             raise ConfigError("prefill tokens per second must be above 0")
 

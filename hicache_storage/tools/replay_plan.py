@@ -11,6 +11,7 @@ from typing import Any
 
 from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
+from hicache_storage.config.fields import MAX_PAGE_BYTES
 
 TOUCH_INTERVAL_MS = 250
 """Replayed time is compressed: a trace's hour passes in about a minute, so access times in the
@@ -54,6 +55,11 @@ class ReplayPlan:
             raise ConfigError(f"nodes must be 1 to 256, not {self.nodes}")
         if self.corrupt < 0:
             raise ConfigError(f"corrupt must be 0 or more pages, not {self.corrupt}")
+        if not 8 <= self.block_bytes <= MAX_PAGE_BYTES:
+            raise ConfigError(f"block bytes must be 8 to 1 GiB, not {self.block_bytes}")
+        for option in ("capacity", "front"):
+            if (amount := getattr(self, option)) is not None:
+                pages_of(amount, 1, option)
 
 
 def pages_of(amount: str, unique: int, option: str) -> int:
@@ -65,7 +71,7 @@ def pages_of(amount: str, unique: int, option: str) -> int:
             f"{option} is a number of pages or a percentage, not {amount!r}"
         ) from None
     if not 0 < pages < 2**40:
-        raise ConfigError(f"{option} must be above 0, not {amount!r}")
+        raise ConfigError(f"{option} must be above 0 and below 2^40 pages, not {amount!r}")
     return max(1, int(pages))
 
 

@@ -157,3 +157,11 @@ def test_the_spinner_spins_until_its_context_ends() -> None:
         assert spinner.progress > 0
     stopped = spinner.progress
     assert spinner.progress == stopped
+
+
+@pytest.mark.parametrize(("option", "value"), [("runs", 0), ("pieces", -1), ("scale_pages", 1)])
+def test_a_number_that_is_too_small_is_refused_by_its_option(
+    option: str, value: int, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^--{option.replace('_', '-')} must be at least"):
+        BenchPlan(tmp_path, **{option: value})  # type: ignore[arg-type]  # all three are numbers

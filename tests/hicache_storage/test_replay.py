@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -193,3 +194,9 @@ def no_process_left() -> Iterator[None]:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = [Path(f"/proc/{child}/cmdline").read_text() for child in children]
     assert not [name for name in names if "replay_node" in name]
+
+
+@pytest.mark.parametrize("wrong", [{"capacity": "0"}, {"front": "nan%"}, {"block_bytes": 10 << 40}])
+def test_a_plan_is_refused_before_anything_is_read_or_started(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", " ")):
+        ReplayPlan(Path("absent.jsonl"), **wrong)
