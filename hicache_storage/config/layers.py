@@ -87,7 +87,9 @@ def environment_layer(env: Mapping[str, str]) -> Layer:
             continue
         word = variable.removeprefix(ENV_PREFIX)
         if word not in known:
-            close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+            section = word.partition("__")[0]
+            same = [name for name in known if name.partition("__")[0] == section]
+            close = difflib.get_close_matches(word, same or known, n=1, cutoff=0.7)
             hint = f"did you mean {ENV_PREFIX}{close[0]}?" if close else "see `config schema`"
             raise ConfigError(f"environment variable {variable}: unknown; {hint}")
         path = known[word]

@@ -171,18 +171,25 @@ class Config(Section):
                 f"identity.page_bytes, or what the engine or identity.model_config makes of it, "
                 f"is {values['page_bytes']}: at most {format_size(MAX_PAGE_BYTES)}"
             )
-        for name in names[:6]:
-            if name not in values:
-                key = self._identity()[name][0]
-                raise ConfigError(f"{key} is missing: pages of another {name} must not be mixed up")
+        if missing := self._missing(values):
+            name, key = missing
+            raise ConfigError(f"{key} is missing: pages of another {name} must not be mixed up")
         return Namespace(**values)
 
     def own_namespace(self) -> Namespace | None:
-        """The namespace that the section `identity` alone makes; None where it is incomplete."""
-        try:
-            return self.namespace()
-        except ConfigError:
-            return None
+        """The namespace that the section `identity` alone makes; None where it is incomplete.
+
+        Raises ConfigError where its `model_config` cannot be read.
+        """
+        known = {name: v for name, (_, v) in self._identity().items() if v is not None}
+        self._complete(known)
+        return None if self._missing(known) else self.namespace()
+
+    def _missing(self, values: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The first field of a namespace that nobody has set, and the key that would."""
+        required = [field.name for field in dataclasses.fields(Namespace)][:6]
+        name = next((name for name in required if name not in values), None)
+        return None if name is None else (name, self._identity()[name][0])
 
     def _identity(self) -> dict[str, tuple[str, Any]]:
         """For each field of a namespace the key that sets it, and its value or None."""

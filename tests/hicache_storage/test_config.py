@@ -698,3 +698,10 @@ def test_page_bytes_take_units_and_are_limited(size: int | str) -> None:
 def test_no_path_holds_a_null_character(section: str, key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"{section}\.{key}.* null "):
         load_config({section: {key: value}}, env={})
+
+
+def test_a_variable_is_never_said_to_mean_a_key_of_another_section() -> None:
+    for key in ("MOUNT_POINT", "ENDPOINT", "PAHT"):
+        with pytest.raises(ConfigError) as caught:
+            load_config({}, env={f"HICACHE_STORAGE_NVME__{key}": "/x"})
+        assert caught.match("mean HICACHE_STORAGE_NVME__PATH" if key == "PAHT" else "config schema")
