@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from hicache_storage.cli.check import check
 from hicache_storage.cli.clear import clear
 from hicache_storage.cli.demo import demo
 from hicache_storage.cli.inspect import inspect
-from hicache_storage.cli.output import print_error
+from hicache_storage.cli.output import print_error, print_failure, print_json
 from hicache_storage.cli.replay import replay
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -45,16 +46,19 @@ def build() -> typer.Typer:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command. 0: done; 1: it failed; 2: bad input, the message says what to do."""
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         build()(args=arguments)
     except SystemExit as end:
+        wrong = getattr(end.__context__, "format_message", None)  # of a command line
+        if as_json and end.code == 2 and wrong:
+            print_json({"error": wrong(), "remedy": "`hicache-storage COMMAND --help` has options"})
         return end.code if isinstance(end.code, int) else 1
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
     except HiCacheError as error:
-        print_error(str(error))
-        return 1
+        from hicache_storage.tools.remedies import remedy
+
+        print_failure(str(error), remedy(error), as_json=as_json)
+        return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:  # such as a full disk behind standard output
         print_error(error.strerror or str(error))
         return 1

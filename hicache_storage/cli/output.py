@@ -55,6 +55,13 @@ def shown(value: object) -> str:
     return str(value)
 
 
+def print_failure(message: str, remedy: str, *, as_json: bool) -> None:
+    """Why a command could not do its work: on standard error, and for `--json` as JSON, too."""
+    if as_json:
+        print_json({"error": message, "remedy": remedy})
+    print_error(message)
+
+
 def print_error(message: str) -> None:
     """What went wrong and what to do, on standard error."""
     for line in message.splitlines():

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import stat
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import (
     ConfigError,
     HiCacheError,
-    IdentityMismatch,
     RegistryError,
     StorageUnavailable,
 )
 from hicache_backends.identity import Namespace, page_digests
+from hicache_backends.segment.segment import stored_bytes
 from hicache_backends.sizes import format_size
 from hicache_storage.config import Config
 from hicache_storage.config.model import redacted
 from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.clearing import prune, roots_of
+from hicache_storage.tools.remedies import remedy
 from kvmanager.endpoint import Endpoint
 
 NAMES = {
@@ -32,13 +36,6 @@ NAMES = {
     "memory": "Memory",
 }
 _PROBE_PAGE_BYTES = 64 << 10
-_REMEDIES: dict[type[HiCacheError], str] = {
-    ConfigError: "mend the configuration: `hicache-storage config show` has each value's origin",
-    StorageUnavailable: "create or mount the directory, and let this user write there",
-    IdentityMismatch: "give the pages of another identity another directory, or prune them",
-    RegistryError: "start the registry or mend global_kvmanager.endpoint; until then processes "
-    "find only their own pages",
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,9 @@ def dry_run(config: Config) -> Report:
     try:
         _check_endpoint(config)
         part = "storage backend"
-        with open_page_store(config, probe_namespace(config), server="hicache-check") as store:
+        namespace = probe_namespace(config)
+        _check_directories(config, namespace)
+        with open_page_store(config, namespace, server="hicache-check") as store:
             name = NAMES.get(config.backend, config.backend)
             report.steps.append(Step(f"{name} backend connected", _place(config, store)))
             report.steps.append(_registry_step(config, store))
@@ -83,9 +82,7 @@ def dry_run(config: Config) -> Report:
     except HiCacheError as error:
         part = "KVManager" if isinstance(error, RegistryError) else part
         report.error = f"{part} init failed: {error}"
-        report.remedy = next(
-            (text for kind, text in _REMEDIES.items() if isinstance(error, kind)), ""
-        )
+        report.remedy = remedy(error)
     return report
 
 
@@ -94,6 +91,30 @@ def _check_endpoint(config: Config) -> None:
     endpoint = config.global_kvmanager.endpoint
     if config.global_kvmanager.enabled and not endpoint.startswith("embedded"):
         Endpoint.parse(config.registry_endpoint())
+
+
+def _check_directories(config: Config, namespace: Namespace) -> None:
+    """Say what a store would fail by in other words. Raises StorageUnavailable, ConfigError."""
+    if config.backend != "nvme":
+        return
+    for path in config.nvme.paths or (config.nvme.path or ".",):
+        try:
+            if not stat.S_ISDIR(Path(path).stat().st_mode):
+                raise StorageUnavailable(f"{path} is not a directory")
+        except OSError as error:  # what is not told here, the store tells when it opens
+            if error.errno == errno.ELOOP:
+                why = "its symbolic links form a loop"
+            elif error.errno == errno.ENOENT and Path(path).is_symlink():
+                why = "its symbolic link leads nowhere"
+            else:
+                continue
+            raise StorageUnavailable(f"{path} is not a directory: {why}") from None
+    capacity, least = config.nvme.capacity, stored_bytes(1, namespace.page_bytes)
+    if capacity is not None and capacity < least:
+        raise ConfigError(
+            f"nvme.capacity is {format_size(capacity)}: less than the {format_size(least)} that "
+            f"one page of {format_size(namespace.page_bytes)} takes with its record"
+        )
 
 
 def _leave_no_trace(config: Config) -> None:
@@ -105,15 +126,15 @@ def _leave_no_trace(config: Config) -> None:
 
 
 def probe_namespace(config: Config) -> Namespace:
-    """The configured namespace where the identity is complete, else one of the check's own."""
-    tokens = config.section.page_size or 64
+    """The configured namespace where the identity is complete, else one of the check's own, with
+    pages of the configured size. Raises ConfigError where the identity cannot be read."""
     return config.own_namespace() or Namespace(
         "hicache-check",
         "1",
         "uint8",
         "probe",
-        tokens,
-        _PROBE_PAGE_BYTES,
+        config.section.page_size or 64,
+        config.identity.page_bytes or _PROBE_PAGE_BYTES,
         tenant=config.global_kvmanager.namespace,
     )
 

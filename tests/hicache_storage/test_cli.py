@@ -145,3 +145,27 @@ def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str])
         pytest.skip("hicache-storage is not installed")
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.split() == ["hicache-storage", expected]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["check", "--config", "typo.toml"], "pth"),
+        (["check", "--frobnicate"], "--frobnicate"),
+        (["replay", "absent.jsonl", "--capacity", "0"], "capacity"),
+        (["bench", "storage", "--dir", "d", "--runs", "0"], "--runs"),
+    ],
+)
+def test_bad_input_is_said_as_json_where_json_is_wanted(
+    arguments: list[str],
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("typo.toml").write_text('[storage.nvme]\npth = "/kv"\n')
+    assert run([*arguments, "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert word in said["error"]
+    assert said["remedy"]

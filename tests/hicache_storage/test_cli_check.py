@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from hicache_backends.errors import RegistryRefused
 from hicache_storage.cli.app import run
 from hicache_storage.tools.media import read_medium
+from hicache_storage.tools.remedies import remedy
 
 IDENTITY = {
     "model": "m",
@@ -168,3 +170,51 @@ def test_a_mode_that_writes_nothing_skips_the_page(
     code, out, _ = checked(capsys, config_file(tmp_path, nvme=nvme(tmp_path / "kv", mode=mode)))
     assert code == 0
     assert f"self-test skipped: mode is {mode}" in out
+
+
+def test_a_capacity_below_one_page_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv", capacity="4KiB"), identity=IDENTITY)
+    code, _, err = checked(capsys, file)
+    assert code == 1
+    assert "nvme.capacity is 4 KiB: less than the 64.1 KiB that one page of 64 KiB takes" in err
+
+
+@pytest.mark.parametrize(
+    ("target", "why"), [("kv", "form a loop"), ("nowhere", "leads nowhere"), ("l3.json", "")]
+)
+def test_what_is_no_directory_is_called_so(
+    target: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kv").symlink_to(target)
+    code, _, err = checked(capsys, config_file(tmp_path, nvme=nvme(tmp_path / "kv")))
+    assert code == 1
+    assert f"{tmp_path / 'kv'} is not a directory" in err
+    assert why in err
+
+
+def test_a_model_that_cannot_be_read_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    identity = {"model_config": str(tmp_path / "absent")}
+    code, out, err = checked(
+        capsys, config_file(tmp_path, nvme=nvme(tmp_path / "kv"), identity=identity)
+    )
+    assert code == 1
+    assert "HiCache initialized" not in out
+    assert "identity.model_config: " in err
+
+
+def test_an_incomplete_identity_is_checked_with_its_page_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), identity={"page_bytes": "1MiB"})
+    code, out, _ = checked(capsys, file)
+    assert code == 0
+    assert "of a page of 1 MiB" in out
+
+
+def test_a_refused_password_is_to_be_mended() -> None:
+    assert "password" in remedy(RegistryRefused("invalid username-password pair"))
+    assert "start the registry" not in remedy(RegistryRefused(""))
