@@ -44,14 +44,17 @@ class Reader:
         self, digests: Sequence[bytes], locations: Sequence[bytes] | None
     ) -> list[Source | Outcome]:
         """For each page its source, or why there is none. Slots of the own store are pinned."""
-        found: list[Source | Outcome] = []
-        for i, source in enumerate(self._own(digests)):
-            found.append(
+        own = self._own(digests)
+        try:
+            return [
                 source
                 or self.foreign.find(digests[i])
                 or self._elsewhere(digests[i], locations[i] if locations else b"")
-            )
-        return found
+                for i, source in enumerate(own)
+            ]
+        except BaseException:
+            self.state.unpin([source.own for source in own if source])
+            raise
 
     def why_missing(self, digest: bytes) -> Outcome:
         """Why a page is in neither index."""

@@ -145,13 +145,13 @@ class Space:
                 index.policy.keep(page.slot)
         free = []
         for page, may in verdicts:
-            if may and index.has_children(page.slot):  # one of them was kept, or came meanwhile
+            # a child was kept, or came meanwhile, or is being written
+            if may and (index.has_children(page.slot) or index.is_pinned(page.slot)):
                 index.policy.keep(page.slot)
             elif may:
                 state.ghosts.add(index.remove(page.slot))
                 state.counts["evicted"] += 1
-                if not index.is_pinned(page.slot):
-                    free.append(page.slot)
+                free.append(page.slot)
         state.free(free)
         return len(free)
 

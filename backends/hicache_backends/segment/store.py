@@ -90,18 +90,22 @@ class SegmentStore(PageStorage):
         if not digests or deadline.passed:
             flight.end()
             return [TIMED_OUT] * len(digests)
-        for volume in self._state.volumes:
-            volume.notice()
-        writing = Writing(self._state, digests, parents, deadline, flight)
+        try:
+            for volume in self._state.volumes:
+                volume.notice()
+            writing = Writing(self._state, digests, parents, deadline, flight)
+        except BaseException:
+            flight.end()
+            raise
         try:
             writing.reserve(self._space)
+            rows = writing.rows
+            chosen = pages if len(rows) == len(digests) else pages[rows]
         except BaseException:
             writing.end()
             raise
-        rows = writing.rows
         if not rows:
-            return writing.run(pages)
-        chosen = pages if len(rows) == len(digests) else pages[rows]
+            return writing.run(chosen)
         outcomes = self._mover.write(writing, chosen, deadline)
         return writing.outcomes if outcomes is None else outcomes
 
@@ -131,9 +135,12 @@ class SegmentStore(PageStorage):
             flight.end()
             return [each for each in found if isinstance(each, Outcome)]
         sources = [each for each in found if isinstance(each, Source)]
-        if len(rows) < len(digests):
-            digests, pages = [digests[i] for i in rows], pages[rows]
-        reading = Reading(self._reader, digests, sources, deadline, flight)
+        reading = Reading(self._reader, [digests[i] for i in rows], sources, deadline, flight)
+        try:
+            pages = pages if len(rows) == len(digests) else pages[rows]
+        except BaseException:
+            reading.end()
+            raise
         read = self._mover.read(reading, pages, deadline) or [TIMED_OUT] * len(rows)
         outcomes = [each if isinstance(each, Outcome) else TIMED_OUT for each in found]
         for i, outcome in zip(rows, read, strict=True):

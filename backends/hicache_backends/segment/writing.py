@@ -75,10 +75,10 @@ class Writing:
             else:
                 first[digest] = i
         self.rows = list(first.values())
-        state.writing.update(first)
         parents = (index.slots.get(self._parents[i]) for i in self.rows)
         self._pinned = [*self._stored.values(), *(slot for slot in parents if slot is not None)]
         index.pin(self._pinned)  # making room must not take them
+        state.writing.update(first)
 
     def reserve(self, space: Space) -> None:
         """Find slots; pages at the end of the batch go without where there are too few."""

@@ -23,7 +23,7 @@ from hicache_backends.io.engine import ReadBatch, WriteBatch
 from hicache_backends.nvme import NvmeStorage, open_nvme
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.pages import Pages
-from hicache_backends.segment import staging, volume
+from hicache_backends.segment import foreign, staging, volume
 from hicache_backends.storage import ROOT, UNKNOWN, PageEntry
 from hicache_backends.testing.canaries import (
     NAMESPACE,
@@ -289,6 +289,49 @@ def test_a_page_whose_child_is_kept_is_kept_too(tmp_path: Path) -> None:
     assert storage.contains(chain) == [True] * 7 + [False]
     assert [outcome.reason for outcome in outcomes] == [None, *[Reason.NO_SPACE] * 2]
     storage.close()
+
+
+def test_a_page_whose_child_is_being_written_stays(
+    tmp_path: Path, engine: FaultyEngine, gate: Gate, beside: Callable[..., Future[list[Outcome]]]
+) -> None:
+    storage = open_faulty(options(tmp_path, pages=8), engine)
+    old, child = digests_of(*range(8)), digests_of("child")
+    assert all(fill(storage, old))
+    calls: list[Future[list[Outcome]]] = []
+
+    class Busy(Keeper):
+        def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> list[bool]:
+            if not calls:
+                storage.remove(old[7:])
+                engine.before = gate
+                calls.append(beside(put, storage, child, parents=[entries[0].digest]))
+                assert gate.reached.wait(10)
+            return [True] * len(entries)
+
+    storage.set_keeper(Busy())
+    assert all(put(storage, digests_of("new"), parents=[ROOT]))
+    gate.open()
+    assert all(calls[0].result(10))
+    assert get(storage, [old[0], *child]) == [True, True]
+    storage.close()
+
+
+@pytest.mark.parametrize("broken", ["notice", "find"])
+def test_a_call_that_fails_early_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    storage = open_nvme(NAMESPACE, options(tmp_path))
+    assert all(put(storage, digests_of("a")))
+    part = {"notice": volume.Volume, "find": foreign.ForeignIndex}[broken]
+    with monkeypatch.context() as patched:
+        patched.setattr(part, broken, fail)
+        with pytest.raises(MemoryError):
+            (put if broken == "notice" else get)(storage, digests_of("a", "b"))
+    assert (storage.stats()["in_flight"], storage.stats()["pinned"]) == (0, 0)
+    assert storage.close()
 
 
 def test_a_keeper_that_fails_costs_no_slot(tmp_path: Path) -> None:
