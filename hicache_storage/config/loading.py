@@ -33,7 +33,7 @@ Source = str | bytes | Path | Mapping[str, Any] | None
 def load_config(source: Source = None, *, env: Mapping[str, str] | None = None) -> Config:
     """The configuration in `source`, completed by the environment and the defaults.
 
-    `source`: a path, "@path", a JSON text (str or bytes), a mapping, or nothing. A value of the
+    `source`: a Path, "@path", a JSON text (str or bytes), a mapping, or nothing. A value of the
     environment overrides a file's; a text or mapping is an argument and overrides both.
     Raises ConfigError that names the place, the key and, for a wrong key, the right one.
     """
