@@ -35,6 +35,7 @@ NAMES = {
     "fsspec": "fsspec",
     "memory": "Memory",
 }
+_PROBE_MODEL = "hicache-check"
 _PROBE_PAGE_BYTES = 64 << 10
 
 
@@ -129,7 +130,7 @@ def probe_namespace(config: Config) -> Namespace:
     """The configured namespace where the identity is complete, else one of the check's own, with
     pages of the configured size. Raises ConfigError where the identity cannot be read."""
     return config.own_namespace() or Namespace(
-        "hicache-check",
+        _PROBE_MODEL,
         "1",
         "uint8",
         "probe",
@@ -173,7 +174,8 @@ def _self_test(store: PageStore) -> Step:
         store.storage.remove(page_digests(store.namespace.fingerprint, [key]))
     took = (time.monotonic() - began) * 1000
     size = format_size(len(page))
-    return Step("self-test passed", f"set, exists, get of a page of {size} in {took:.1f} ms")
+    own = ", not under identity, which is incomplete" * (store.namespace.model == _PROBE_MODEL)
+    return Step("self-test passed", f"set, exists, get of a page of {size} in {took:.1f} ms{own}")
 
 
 def _steps(store: PageStore, key: str, page: bytes, back: bytearray) -> Iterator[tuple[str, str]]:

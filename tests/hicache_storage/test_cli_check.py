@@ -49,6 +49,7 @@ def test_all_is_initialised_and_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "capacity 64 MiB" in lines[0]
     assert lines[1].startswith("KVManager off")
     assert lines[2].startswith("self-test passed: set, exists, get of a page of 64 KiB")
+    assert "incomplete" not in lines[2]
     assert lines[3] == "HiCache initialized"
     (found,) = read_medium(root).namespaces
     assert found.namespace is not None
@@ -213,6 +214,7 @@ def test_an_incomplete_identity_is_checked_with_its_page_size(
     code, out, _ = checked(capsys, file)
     assert code == 0
     assert "of a page of 1 MiB" in out
+    assert "not under identity, which is incomplete" in out
 
 
 def test_a_refused_password_is_to_be_mended() -> None:
