@@ -80,7 +80,7 @@ class PageStore:
             self.options.batch_get_size,
             self.options.max_queued_bytes,
         )
-        storage.set_keeper(RegistryKeeper(registry, 1000, self.metrics.evicted))
+        storage.set_keeper(RegistryKeeper(registry, self.metrics.evicted))
         self.metrics.watch(storage.stats)
         if registry is not None:
             registry.start(self._obey)

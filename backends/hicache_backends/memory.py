@@ -190,7 +190,7 @@ class MemoryStorage(PageStorage):
                     shelf.pages[digest] = page
                     shelf.order.add(digest, page.parent)
                     return HIT
-            if not self._make_room(keep):
+            if not self._make_room(keep, deadline):
                 return _NO_SPACE
         return TIMED_OUT
 
@@ -235,7 +235,7 @@ class MemoryStorage(PageStorage):
         if gone and self._keeper:
             self._keeper.gone(gone)
 
-    def _make_room(self, keep: set[bytes]) -> bool:
+    def _make_room(self, keep: set[bytes], deadline: Deadline) -> bool:
         """Evict one page, or learn that it may not be and `keep` it; False if all are kept."""
         shelf = self._shelf
         with shelf.lock:
@@ -244,7 +244,8 @@ class MemoryStorage(PageStorage):
                 return False
             page = shelf.pages[digest]
             entry, idle_ms = PageEntry(digest, page.parent, b""), shelf.order.idle_ms(digest)
-        may_go = self._keeper is None or self._keeper.may_evict([entry], [idle_ms])[0]
+        keeper = self._keeper
+        may_go = keeper is None or keeper.may_evict([entry], [idle_ms], deadline)[0]
         with shelf.lock:
             if shelf.pages.get(digest) is not page:
                 return True

@@ -42,7 +42,9 @@ class Keeper(Protocol):
     Called by the thread that needs the space, with no lock of the store held. It never raises.
     """
 
-    def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> Sequence[bool]:
+    def may_evict(
+        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
+    ) -> Sequence[bool]:
         """For each page: may its slot be reused? `touched_ms`: milliseconds since the owner
         last used it. False: another process read it since; the owner keeps it as just used."""
         ...

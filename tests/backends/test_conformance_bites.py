@@ -114,7 +114,7 @@ class TouchesOnContains(MemoryStorage):
 
 
 class Unbounded(MemoryStorage):
-    def _make_room(self, keep: set[bytes]) -> bool:
+    def _make_room(self, keep: set[bytes], deadline: Deadline) -> bool:
         self._capacity += 1
         return True
 

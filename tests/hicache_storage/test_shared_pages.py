@@ -360,3 +360,18 @@ def test_a_reopened_store_evicts_and_clears_as_before(open_store: Open) -> None:
     assert again.exists(keys) == 4
     assert other.exists(keys) == 4
     assert again.clear() > 0
+
+
+def test_making_room_with_a_stuck_registry_still_keeps_the_deadline(
+    open_store: Open, server: Server
+) -> None:
+    a = open_store(pages=16)
+    write(a, hashes(16, "old"))
+    server.freeze()
+    try:
+        began = time.monotonic()
+        fresh = hashes(8, "fresh")
+        assert all(a.set(fresh, canaries(fresh), timeout_ms=300))
+        assert time.monotonic() - began < 0.4
+    finally:
+        server.thaw()

@@ -42,7 +42,7 @@ class Space:
                 continue
             if all(volume.blocked or volume.failed for volume in self._state.volumes):
                 break  # what is evicted now would be lost for nothing
-            evicted, kept = self._evict(min(max(missing, 2 * refused), _MAX_VICTIMS))
+            evicted, kept = self._evict(min(max(missing, 2 * refused), _MAX_VICTIMS), deadline)
             refused += kept
             rounds += 1
             if not evicted and not kept:
@@ -119,7 +119,7 @@ class Space:
             volume.give_up(segment)
             self._state.counts["segments_given_up"] += 1
 
-    def _evict(self, count: int) -> tuple[int, int]:
+    def _evict(self, count: int, deadline: Deadline) -> tuple[int, int]:
         """Ask for `count` pages to go; how many went, and how many stay."""
         state = self._state
         with state.lock:
@@ -130,7 +130,7 @@ class Space:
         may_go: list[bool] = [not asks] * len(pages)
         try:
             if state.keeper and asks:
-                may_go = list(state.keeper.may_evict(entries, idle_ms))
+                may_go = list(state.keeper.may_evict(entries, idle_ms, deadline))
         finally:
             with state.lock:
                 went = self._settle(pages, may_go)

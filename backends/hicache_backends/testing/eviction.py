@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from hicache_backends.deadline import Deadline
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import ROOT, PageEntry, PageStorage
 from hicache_backends.testing.canaries import (
@@ -34,7 +35,9 @@ class StubKeeper:
         self.asked: list[PageEntry] = []
         self.told: list[PageEntry] = []
 
-    def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> Sequence[bool]:
+    def may_evict(
+        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
+    ) -> Sequence[bool]:
         """One answer an entry."""
         assert len(entries) == len(touched_ms)
         assert all(0 <= ms < 3_600_000 for ms in touched_ms)

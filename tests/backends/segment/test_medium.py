@@ -188,7 +188,9 @@ class Gone:
     def __init__(self) -> None:
         self.told: list[PageEntry] = []
 
-    def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> list[bool]:
+    def may_evict(
+        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
+    ) -> list[bool]:
         return [True] * len(entries)
 
     def gone(self, entries: Sequence[PageEntry]) -> None:

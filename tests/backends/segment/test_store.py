@@ -269,7 +269,9 @@ class Keeper:
         self.keeps: set[bytes] = set()
         self.fails = False
 
-    def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> list[bool]:
+    def may_evict(
+        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
+    ) -> list[bool]:
         if self.fails:
             raise RuntimeError("the keeper broke its promise")
         return [entry.digest not in self.keeps for entry in entries]
@@ -300,7 +302,9 @@ def test_a_page_whose_child_is_being_written_stays(
     calls: list[Future[list[Outcome]]] = []
 
     class Busy(Keeper):
-        def may_evict(self, entries: Sequence[PageEntry], touched_ms: Sequence[int]) -> list[bool]:
+        def may_evict(
+            self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
+        ) -> list[bool]:
             if not calls:
                 storage.remove(old[7:])
                 engine.before = gate
