@@ -205,7 +205,7 @@ def test_a_namespace_removed_under_load_gives_misses_and_comes_back(tmp_path: Pa
 
     with vandal(medium.roots[0], 0.25):
         run_together([write, write, read, read], 2.0)
-    fresh = _pages_that_reach(medium, storage, within_s=15)
+    fresh = _pages_that_reach(medium, storage, within_s=40)
     assert get(storage, fresh) == [True] * 8
     storage.close()
     storage = medium.open(NAMESPACE, capacity_pages=64)

@@ -98,6 +98,7 @@ def run_together(jobs: list[Callable[[random.Random], None]], seconds: float) ->
         chance = random.Random(seed)  # noqa: S311 - not cryptography
         while time.monotonic() < end:
             job(chance)
+            time.sleep(0.0001)  # let others at the store's lock, as a caller with other work does
 
     run_threads([lambda job=job, seed=seed: repeat(job, seed) for seed, job in enumerate(jobs)])  # type: ignore[misc]  # mypy infers no types for lambda defaults
 
