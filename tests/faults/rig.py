@@ -50,7 +50,7 @@ class Faults:
     """
 
     def __init__(self, library: Path, control: Path, directory: Path) -> None:
-        self.library, self.control, self.directory = library, control, directory
+        self.shim, self.control, self.directory = library, control, directory
         size = _RULES * ctypes.sizeof(_Rule)
         if not control.exists():
             control.write_bytes(bytes(size))
@@ -122,8 +122,8 @@ class Faults:
         """What a child needs to be under these faults."""
         return {
             **os.environ,
-            "LD_PRELOAD": str(self.library),
-            "FAULTS_LIBRARY": str(self.library),
+            "LD_PRELOAD": str(self.shim),
+            "FAULTS_LIBRARY": str(self.shim),
             "FAULTS_CONTROL": str(self.control),
             "FAULTS_DIRECTORY": str(self.directory),
             "PYTHONPATH": f"{_REPOSITORY}{os.pathsep}{_REPOSITORY / 'backends'}",
