@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@ enum {
     FIRST_BUFFER = 16 << 10,
     MAX_LINE = 64 << 10,
     MAX_BULK = 512 << 20, /* Redis's own limit */
+    AWAKE_NS = 80000,     /* most replies come within this; to sleep and be woken takes as long */
 };
 
 static int wait_for(int fd, short events, int64_t deadline_ns)
@@ -69,7 +71,9 @@ static int64_t reply_size(const char *data, size_t size)
     return line == 3 || bulk > MAX_BULK ? -1 : line + bulk + 2;
 }
 
-static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t deadline_ns)
+/* Until `awake_ns` the processor is offered to others, but the thread does not sleep. */
+static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t awake_ns,
+                        int64_t deadline_ns)
 {
     for (;;) {
         ssize_t n = recv(fd, reply->bytes + reply->size, capacity - reply->size, MSG_DONTWAIT);
@@ -80,6 +84,10 @@ static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t de
         if (n == 0)
             return ECONNRESET;
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (now_ns() < awake_ns) {
+                sched_yield();
+                continue;
+            }
             int status = wait_for(fd, POLLIN, deadline_ns);
             if (status)
                 return status;
@@ -95,6 +103,9 @@ int exchange(int fd, const char *request, size_t request_size, int64_t deadline_
     size_t capacity = 0;
     *reply = (struct reply){NULL, 0};
     int status = send_all(fd, request, request_size, deadline_ns);
+    int64_t awake_ns = now_ns() + AWAKE_NS;
+    if (awake_ns > deadline_ns)
+        awake_ns = deadline_ns;
     while (status == 0) {
         int64_t wanted = reply_size(reply->bytes, reply->size);
         if (wanted < 0 || (wanted && reply->size > (size_t)wanted))
@@ -111,7 +122,7 @@ int exchange(int fd, const char *request, size_t request_size, int64_t deadline_
             reply->bytes = grown;
             capacity = larger;
         }
-        status = receive_some(fd, reply, capacity, deadline_ns);
+        status = receive_some(fd, reply, capacity, awake_ns, deadline_ns);
     }
     return status;
 }
