@@ -5,8 +5,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := $(wildcard backends/hicache_backends/*.c backends/hicache_backends/csrc/*.[ch])
 BENCH_DIR ?= build/bench
+SGLANG_VENV := .venv-sglang
+SGLANG_INSTALLED := $(SGLANG_VENV)/.installed
+SGLANG_SOURCES := .ci/sglang-env tests/sglang/requirements.txt tests/sglang/cpu/pyproject.toml
+SGLANG_RELEASES := build/sglang
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-sglang lint bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/hicache-storage demo
@@ -14,6 +18,10 @@ demo: $(INSTALLED)
 test: lint
 	.ci/debian-packages redis-server fio
 	$(BIN)/pytest
+	$(MAKE) test-sglang
+
+test-sglang: $(INSTALLED) $(SGLANG_INSTALLED)
+	HICACHE_TEST_SGLANG=1 $(SGLANG_VENV)/bin/pytest tests/sglang
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -27,11 +35,16 @@ bench: $(INSTALLED)
 	$(BIN)/hicache-storage bench registry --against mini3fs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SGLANG_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f backends/hicache_backends/*.so
 
 $(INSTALLED): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { .ci/debian-packages python3-venv && $(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(SGLANG_INSTALLED): $(SGLANG_SOURCES) constraints.txt
+	.ci/debian-packages g++ ninja-build libssl-dev
+	.ci/sglang-env $(SGLANG_VENV) $(SGLANG_RELEASES)
 	touch $@

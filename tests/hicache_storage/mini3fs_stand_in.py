@@ -7,7 +7,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from sglang.srt.mem_cache.hicache_storage import PoolName  # type: ignore[import-not-found] # isort: skip # laid out by mini3fs
+from sglang.srt.mem_cache.hicache_storage import PoolName  # isort: skip # laid out by mini3fs
 
 stored: dict[str, int] = {}
 
