@@ -31,6 +31,7 @@ def settings(config: Config) -> Iterator[Setting]:
         "global_kvmanager": config.global_kvmanager,
         "access_log": config.recording,
         "identity": config.identity,
+        "sglang": config.sglang,
     }
     for name, section in sections.items():
         place = name if name in SECTIONS else "custom"
@@ -61,7 +62,7 @@ def reference_table() -> str:
     lines += _rows("*backend*", BackendSection, skip=())
     for name in sorted(set(BACKENDS) & set(backend_names())):
         lines += _rows(name, BACKENDS[name], skip=BackendSection.model_fields)
-    for name in ("global_kvmanager", "access_log", "identity"):
+    for name in ("global_kvmanager", "access_log", "identity", "sglang"):
         lines += _rows(name, SECTIONS[name], skip=())
     return "\n".join(lines)
 

@@ -64,6 +64,7 @@ Range = Annotated[tuple[int, int], BeforeValidator(_range, json_schema_input_typ
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)] | Literal["auto"]
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -29,6 +29,7 @@ from hicache_storage.config.sections import (
     AccessLogSection,
     IdentitySection,
     KvManagerSection,
+    SglangSection,
     StorageSection,
 )
 from hicache_storage.options import StoreOptions
@@ -58,6 +59,7 @@ class Config(Section):
     global_kvmanager: KvManagerSection = Field(default_factory=KvManagerSection)
     recording: AccessLogSection = Field(default_factory=AccessLogSection, alias="access_log")
     identity: IdentitySection = Field(default_factory=IdentitySection)
+    sglang: SglangSection = Field(default_factory=SglangSection)
     _origins: dict[tuple[str, ...], Origin] = PrivateAttr(default_factory=dict)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ _DTYPE_BYTES = {
     "int8": 1,
 }
 _WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
+_SAMPLES, _SAMPLE_BYTES = 16, 4096
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """`name`, `revision` (a hash of config.json and the weight index) and `dtype` of a model."""
+    """`name`, `revision` (see `weights_revision`) and `dtype` of a model."""
 
     name: str
     revision: str
@@ -72,13 +74,38 @@ def read_model(path: str) -> ModelFacts:
         raise ConfigError(f"identity.model_config: {file}: not JSON: {error}") from None
     if not isinstance(config, dict):
         raise ConfigError(f"identity.model_config: {file}: not an object")
-    digest = hashlib.blake2b(raw, digest_size=16)
-    for name in _WEIGHT_INDEXES:
-        index = file.with_name(name)
-        if index.is_file():
-            digest.update(hashlib.blake2b(index.read_bytes()).digest())
+    weights = sorted(path for kind in _WEIGHT_FILES for path in file.parent.glob(kind))
+    indexes = [index for name in _WEIGHT_INDEXES if (index := file.with_name(name)).is_file()]
     text = config.get("text_config")
     inner = {**config, **text} if isinstance(text, dict) else config
     dtype = str(inner.get("torch_dtype") or inner.get("dtype") or "bfloat16")
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
-    return ModelFacts(name, f"files-{digest.hexdigest()}", dtype.removeprefix("torch."), inner)
+    revision = weights_revision(weights, whole=[file, *indexes])
+    return ModelFacts(name, revision, dtype.removeprefix("torch."), inner)
+
+
+def weights_revision(weights: Sequence[Path], whole: Sequence[Path] = ()) -> str:
+    """A name for what is in these files, the same wherever they lie. Raises ConfigError.
+
+    Files of `whole` are hashed; of `weights`, which are large, the sizes and samples all over
+    them: a fine-tuned model has the same names, shapes and index as the one it came from.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for file in whole:
+        digest.update(hashlib.blake2b(_read(file, 0, -1)).digest())
+    for file in weights:
+        size = file.stat().st_size
+        digest.update(hashlib.blake2b(f"{file.name} {size}".encode()).digest())
+        last = max(0, size - _SAMPLE_BYTES)
+        for start in sorted({last * n // (_SAMPLES - 1) for n in range(_SAMPLES)}):
+            digest.update(_read(file, start, _SAMPLE_BYTES))
+    return f"files-{digest.hexdigest()}"
+
+
+def _read(file: Path, start: int, size: int) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(start)
+            return stream.read(size)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None

@@ -7,7 +7,16 @@ from typing import get_args
 from pydantic import Field, SecretStr
 
 from hicache_storage.config.backend_sections import BACKENDS
-from hicache_storage.config.fields import Count, PageBytes, PathText, Positive, Range, Section, Size
+from hicache_storage.config.fields import (
+    Count,
+    PageBytes,
+    PathText,
+    Port,
+    Positive,
+    Range,
+    Section,
+    Size,
+)
 from kvmanager.options import RegistryOptions
 
 _REGISTRY = RegistryOptions()
@@ -102,6 +111,11 @@ class IdentitySection(Section):
         min_length=1,
         description="Revision of the weights; anything that changes with them",
     )
+    draft_revision: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Revision of the draft model's weights, where there is one",
+    )
     kv_dtype: str | None = Field(
         default=None, min_length=1, description="Type of the KV cache's numbers"
     )
@@ -122,12 +136,26 @@ class IdentitySection(Section):
     salt: str | None = Field(default=None, description="Separates what is equal otherwise")
 
 
+class SglangSection(Section):
+    """The plugin in SGLang's processes."""
+
+    metrics_port: Port | None = Field(
+        default=None,
+        description="Port of this library's own /metrics; each rank adds its number. None: they "
+        "come with SGLang's, where --enable-metrics is set",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address that the port is bound to"
+    )
+
+
 SECTIONS: dict[str, type[Section]] = {
     "storage": StorageSection,
     **BACKENDS,
     "global_kvmanager": KvManagerSection,
     "access_log": AccessLogSection,
     "identity": IdentitySection,
+    "sglang": SglangSection,
 }
 RIVALS = {
     "path": "paths",

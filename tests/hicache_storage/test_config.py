@@ -545,7 +545,9 @@ OTHER: dict[str, dict[str, Any]] = {
         "kv_heads": [8, 16],
         "token_shard": [1, 2],
         "model_config": "<model>",
+        "draft_revision": "other",
     },
+    "sglang": {"metrics_port": 9100, "metrics_host": "127.0.0.2"},
 }
 CASES = [(name, key) for name, section in SECTIONS.items() for key in keys_of(section)]
 
@@ -565,6 +567,7 @@ def told(config: Config) -> dict[str, Any]:
         "enabled": config.global_kvmanager.enabled,
         "namespace": namespace,
         "access_log": config.access_log(),
+        "sglang": (config.sglang, config.identity.draft_revision),
     }
 
 

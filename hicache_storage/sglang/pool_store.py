@@ -1,0 +1,99 @@
+"""The stored pages of one host pool: SGLang's calls on one side, a `PageStore` on the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from hicache_backends.outcomes import Outcome
+from hicache_backends.pages import Pages
+from hicache_storage.page_store import UNTOLD, PageStore
+from hicache_storage.sglang.host_pages import FlatPages, HostPages, tensor_pages
+from hicache_storage.sglang.samples import Samples
+
+MAX_CALL_MS = 8000.0
+"""SGLang gives a storage thread 10 s to come to its end before a flush or detach fails."""
+
+
+class PoolStore:
+    """One pool's pages. Raises what `PageStore` raises; the plugin turns it into misses.
+
+    `form`: None for pages that come and go as tensors alone.
+    """
+
+    def __init__(
+        self, store: PageStore, form: HostPages | FlatPages | None, samples: Samples
+    ) -> None:
+        self.store = store
+        self.form = form
+        self._samples = samples
+        self._timeout_ms = min(store.options.timeout_ms, MAX_CALL_MS)
+
+    @property
+    def transfer(self) -> Literal["zero copy", "staging"]:
+        """How bytes get between medium and host pool."""
+        direct = isinstance(self.form, HostPages) and self.store.storage.capabilities.zero_copy
+        return "zero copy" if direct else "staging"
+
+    def exists(self, keys: Sequence[str]) -> int:
+        """Pages there are from the start."""
+        return self.store.exists(keys, timeout_ms=self._timeout_ms)
+
+    def present(self, keys: Sequence[str]) -> list[bool]:
+        """For each page whether it's there."""
+        outcomes = self.store.explain(keys, timeout_ms=self._timeout_ms)
+        return [outcome.ok for outcome in outcomes]
+
+    def put(self, keys: Sequence[str], host_indices: Any, parent: str | None) -> list[Outcome]:
+        """Store host pages. A page that somebody else is storing is ok."""
+        if isinstance(self.form, HostPages):
+            return self._put(keys, self.form(host_indices, len(keys), writable=False), parent)
+        return self.put_tensors(keys, self._flat().read(host_indices, len(keys)), parent)
+
+    def get(self, keys: Sequence[str], host_indices: Any) -> list[Outcome]:
+        """Read into host pages."""
+        if isinstance(self.form, HostPages):
+            return self._get(keys, self.form(host_indices, len(keys), writable=True))
+        flat = self._flat()
+        tensors = flat.targets(len(keys))
+        outcomes = self.get_tensors(keys, tensors)
+        flat.write(host_indices, tensors, outcomes)
+        return outcomes
+
+    def put_tensors(
+        self, keys: Sequence[str], tensors: Sequence[Any], parent: str | None = UNTOLD
+    ) -> list[Outcome]:
+        """Store pages that are tensors, one each."""
+        held = [tensor.detach().contiguous().cpu() for tensor in tensors]
+        return self._put(keys, tensor_pages(held, writable=False), parent)
+
+    def get_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[Outcome]:
+        """Read pages into tensors."""
+        return self._get(keys, tensor_pages(tensors, writable=True))
+
+    def close(self) -> None:
+        """Leave the registry and close the storage."""
+        self.store.close()
+
+    def _put(self, keys: Sequence[str], pages: Pages, parent: str | None) -> list[Outcome]:
+        began = time.monotonic()
+        outcomes = self.store.set(keys, pages, parent=parent, timeout_ms=self._timeout_ms)
+        written = [outcome for outcome in outcomes if outcome.ok and not outcome.existed]
+        self._samples.backed_up(len(written), self._bytes(written), time.monotonic() - began)
+        return outcomes
+
+    def _get(self, keys: Sequence[str], pages: Pages) -> list[Outcome]:
+        began = time.monotonic()
+        outcomes = self.store.get(keys, pages, timeout_ms=self._timeout_ms)
+        read = [outcome for outcome in outcomes if outcome.ok]
+        self._samples.prefetched(len(read), self._bytes(read), time.monotonic() - began)
+        return outcomes
+
+    def _bytes(self, outcomes: Sequence[Outcome]) -> int:
+        return len(outcomes) * self.store.namespace.page_bytes
+
+    def _flat(self) -> FlatPages:
+        if not isinstance(self.form, FlatPages):
+            raise TypeError("this pool's pages come as tensors alone")
+        return self.form
