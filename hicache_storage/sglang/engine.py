@@ -15,7 +15,7 @@ _ARGS_PLACES = (  # newest first: 0.5.16 on; 0.5.6 to 0.5.15
     ("sglang.srt.runtime_context", "get_server_args"),
     ("sglang.srt.server_args", "get_global_server_args"),
 )
-ZERO_COPY_SINCE = (0, 5, 4)
+ZERO_COPY_SINCE = (0, 5, 6)
 """Earlier releases ignore `interface_v1`: pages come as flat tensors."""
 SALTED_HASHES_SINCE = (0, 5, 20)
 """Earlier page hashes say nothing of LoRA adapter, extra_key and cache_salt."""
