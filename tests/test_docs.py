@@ -63,7 +63,9 @@ def test_commands_in_the_readme_exist_and_all_are_there() -> None:
     root = get_command(build())
     for name, command in root.commands.items():  # type: ignore[attr-defined]  # it is a group
         known |= {f"{name} {inner}" for inner in getattr(command, "commands", ())} or {name}
-    said = set(re.findall(r"^\| `hicache-storage ((?:[a-z]+ ?)+)", README, re.MULTILINE))
+    said = set(
+        re.findall(r"^\| `hicache-storage ((?:[a-z]+(?:-[a-z]+)* ?)+)", README, re.MULTILINE)
+    )
     assert {command.strip() for command in said} == known - {"config table"}
 
 

@@ -17,6 +17,7 @@ from hicache_storage.cli.demo import demo
 from hicache_storage.cli.inspect import inspect
 from hicache_storage.cli.output import print_error, print_failure, print_json
 from hicache_storage.cli.replay import replay
+from hicache_storage.cli.sglang_args import sglang_args
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -32,6 +33,7 @@ def build() -> typer.Typer:
     app.callback()(_common)
     app.command()(demo)
     app.command()(check)
+    app.command()(sglang_args)
     app.add_typer(config.app, name="config")
     app.command()(inspect)
     app.add_typer(namespaces.app, name="namespaces")
