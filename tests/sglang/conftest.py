@@ -6,6 +6,14 @@ import importlib
 import importlib.util
 import os
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.sglang.harness.zygote import Zygote
 
 # A run that promises SGLang sets this; there its absence is an error.
 PROMISED = "HICACHE_TEST_SGLANG"
@@ -24,3 +32,28 @@ elif os.environ.get(PROMISED):
     raise RuntimeError("SGLang is not installed: `make test-sglang` makes its environment")
 else:
     collect_ignore_glob = ["*"]
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """What starts servers in 2 s, once it has taken 7 s."""
+    from tests.sglang.harness.zygote import Zygote
+
+    with Zygote() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with grouped-query attention."""
+    from tests.sglang.harness.model import make_qwen2
+
+    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture(scope="session")
+def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with multi-head latent attention."""
+    from tests.sglang.harness.model import make_deepseek
+
+    return make_deepseek(tmp_path_factory.mktemp("deepseek"))

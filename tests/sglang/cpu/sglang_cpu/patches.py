@@ -22,6 +22,7 @@ def apply() -> None:
     _done = True
     from sglang.srt.mem_cache.pool_host import base, common, dsa, mamba, mha, mla
 
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # small pools need no 10 GB beside them
     _unpin(base.HostKVCache)
     common._cuda_host_register = common._cuda_host_unregister = lambda *_args, **_kwargs: None
     for pool, layers in (
@@ -31,8 +32,18 @@ def apply() -> None:
     ):
         _copy_by_torch(pool, layers)
     _copy_states_by_torch(mamba.MambaPoolHost)
+    _attend_to_latents()
     if not hasattr(torch.cpu.Stream, "synchronize"):
         torch.cpu.Stream.synchronize = lambda _stream: None
+
+
+def _attend_to_latents() -> None:
+    """MLA by torch: its attention reads what the cache holds, latents, so prompts must too."""
+    from sglang.srt.models.deepseek_common import attention_backend_handler as handlers
+
+    handlers.AttentionBackendRegistry.register(
+        "torch_native", lambda _attention, _batch: handlers.AttnForwardMethod.MLA
+    )
 
 
 def _unpin(pool: Any) -> None:

@@ -27,7 +27,7 @@ def _names(module: str, call: Call | None) -> Callable[[str], Any]:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         if attribute[:1].isupper():
-            return _Class(attribute, (Exception,), {"__module__": module})
+            return _Class(attribute, (_Object,), {"__module__": module})
         return _Name(f"{module}.{attribute}", call)
 
     return name
@@ -38,6 +38,13 @@ class _Class(type):
 
     def __getattr__(cls, attribute: str) -> Any:
         return _names(f"{cls.__module__}.{cls.__name__}", None)(attribute)
+
+
+class _Object(Exception, metaclass=_Class):
+    """What such a class makes, of any arguments."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        super().__init__()
 
 
 class _Name:
