@@ -42,7 +42,7 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
             config, running_engine(), storage_config, zero_copy=wants_zero_copy(extra)
         )
         self._transfers = Transfers(self._pools)
-        self._stop_metrics = serve_metrics(config.sglang, self._pools.shard.rank)
+        self._stop_metrics = serve_metrics(config.sglang, self._pools.shard.number)
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Open and test the store of the KV pool. Raises HiCacheError that says what to do."""

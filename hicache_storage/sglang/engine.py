@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _log = logging.getLogger(__name__)
-_ARGS_PLACES = (  # newest first: 0.5.16 on; 0.5.6 to 0.5.15
+_ARGS_PLACES = (  # newest first: 0.5.15 on; 0.5.6 to 0.5.14
     ("sglang.srt.runtime_context", "get_server_args"),
     ("sglang.srt.server_args", "get_global_server_args"),
 )
+_RESOLVED = ("get_model", "get_spec", "get_lora")
+"""Newer releases keep beside the arguments as given what they made of them."""
 ZERO_COPY_SINCE = (0, 5, 6)
 """Earlier releases ignore `interface_v1`: pages come as flat tensors."""
 SALTED_HASHES_SINCE = (0, 5, 20)
@@ -50,6 +54,12 @@ class Engine:
         return bool(self.arg("enable_lora") or self.arg("lora_paths"))
 
     @property
+    def splits_requests(self) -> bool:
+        """Whether attention runs data parallel: requests are split over groups of ranks."""
+        groups = int(self.arg("attn_dp_size") or 1)
+        return groups > 1 or bool(self.arg("enable_dp_attention"))
+
+    @property
     def server_name(self) -> str:
         """Equal on all ranks of one server, on one host or several; "" if that isn't known."""
         meeting = self.arg("dist_init_addr")
@@ -69,16 +79,51 @@ def running_engine() -> Engine:
         version = str(importlib.import_module("sglang").__version__)
     except (ImportError, AttributeError):
         version = ""
-    return Engine(version, _server_args())
+    args = _server_args()
+    if args is None:
+        _log.warning(
+            "SGLang %s doesn't tell its launch arguments: LoRA adapters and changed weights "
+            "(--quantization, --json-model-override-args) go unnoticed",
+            version,
+        )
+    engine = Engine(version, args)
+    if not engine.hashes_are_salted:
+        _log.warning(
+            "SGLang %s names the pages of requests with different cache_salt or extra_key alike: "
+            "they are not kept apart in storage (0.5.20 and later do)",
+            version,
+        )
+    return engine
 
 
 def _server_args() -> dict[str, Any] | None:
     for module, name in _ARGS_PLACES:
-        try:
-            args = getattr(importlib.import_module(module), name)()
-        except Exception as error:
-            _log.debug("%s.%s: %s", module, name, error)
-            continue
-        if args is not None:
-            return {key: value for key, value in vars(args).items() if not key.startswith("_")}
-    return None
+        found = _called(module, name)
+        if found is not None:
+            said = _public(found)
+            for getter in _RESOLVED:
+                said |= _public(_called(module, getter))
+            return said
+    return _unreachable_args()
+
+
+def _called(module: str, name: str) -> Any:
+    """What this function of SGLang returns, None where it has none or isn't ready to tell."""
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except Exception as error:  # whatever a release of SGLang raises there
+        _log.debug("%s.%s: %s", module, name, error)
+        return None
+
+
+def _public(holder: Any) -> dict[str, Any]:
+    held = getattr(holder, "__dict__", {})
+    return {key: value for key, value in held.items() if not key.startswith("_")}
+
+
+def _unreachable_args() -> dict[str, Any] | None:
+    """Before 0.5.6 a scheduler keeps its arguments where no function returns them."""
+    kind = getattr(sys.modules.get("sglang.srt.server_args"), "ServerArgs", None)
+    if kind is None:
+        return None
+    return next((_public(held) for held in gc.get_objects() if type(held) is kind), None)

@@ -15,10 +15,12 @@ from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
 from hicache_storage.sglang.engine import Engine
 from hicache_storage.sglang.host_pages import FlatPages, HostPages, tensor_bytes
-from hicache_storage.sglang.identity import KV, Model, Shard, model_of, namespace_of
+from hicache_storage.sglang.identity import KV, namespace_of
+from hicache_storage.sglang.model import Model, model_of
 from hicache_storage.sglang.pool_store import PoolStore
 from hicache_storage.sglang.samples import Samples
 from hicache_storage.sglang.self_test import self_test
+from hicache_storage.sglang.shard import Shard, refuse_unknown_shares
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +37,6 @@ class Pools:
         self.samples = Samples(bool(getattr(storage_config, "enable_storage_metrics", False)))
         self._engine = engine
         self._zero_copy = zero_copy and engine.zero_copy
-        self._dp_rank = int(getattr(storage_config, "dp_rank", 0) or 0)
         self._stores: dict[str, PoolStore] = {}
         self._by_tensor: dict[tuple[str, int, str], PoolStore | None] = {}
         self._empty: set[str] = set()  # DeepSeek-V4: the KV pool only counts, others hold it all
@@ -106,6 +107,7 @@ class Pools:
             pages.close()
 
     def _refuse_what_cannot_be_right(self) -> None:
+        refuse_unknown_shares(self._engine, self.shard)
         if self._engine.serves_lora and not self._engine.hashes_are_salted:
             raise ConfigError(
                 f"SGLang {self._engine.version} names pages of every LoRA adapter alike, so that "
@@ -136,8 +138,8 @@ class Pools:
 
     def _open(self, namespace: Namespace) -> PageStore:
         server = self._engine.server_name
-        if server and self._dp_rank:
-            server = f"{server}-dp{self._dp_rank}"
+        if server and self.shard.dp_rank:
+            server = f"{server}-dp{self.shard.dp_rank}"
         return open_page_store(self.config, namespace, server=server, rank=self.shard.rank)
 
     def _open_for_tensors(self, name: str, page_bytes: int, tensor: Any) -> PoolStore | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from hicache_backends.outcomes import Outcome, Reason
 MIN_PAGES = 1000
 MIN_SECONDS = 60.0
 _MISSED_KEPT = 64
+_RANK = re.compile(r"\b(tp|pp) \d+/")
 _log = logging.getLogger(__name__)
 
 Explain = Callable[[Sequence[str]], Sequence[Outcome]]
@@ -43,7 +45,7 @@ class SilentZero:
         self._neighbours = neighbours
         self._min_pages = min_pages
         self._min_seconds = min_seconds
-        self._over = False
+        self._over = self._hit = False
         self._since: float | None = None
         self._stored = self._asked = self._found = 0
         self._missed: Sequence[str] = ()
@@ -72,7 +74,8 @@ class SilentZero:
 
     def read(self, hits: int) -> None:
         """So many pages were read: with the first one there is nothing to warn of any more."""
-        self._over = self._over or hits > 0
+        if hits:
+            self._over = self._hit = True
 
     def cause(self) -> str:
         """Why nothing was hit, as far as the counters tell."""
@@ -93,7 +96,7 @@ class SilentZero:
         if reason not in (None, Reason.NEVER_WRITTEN):
             return f"the pages asked for are missed because of {reason.value}"
         if differing := self._other_namespaces():
-            return f"pages of this model are kept under another namespace: other {differing}"
+            return f"pages of this model are kept under another namespace, with another {differing}"
         return (
             "the pages asked for were never stored: prompts have no beginning in common (a time or "
             "an id in the system prompt?)"
@@ -112,11 +115,17 @@ class SilentZero:
         threading.Thread(target=self._warn, name="hicache-silent-zero", daemon=True).start()
 
     def _warn(self) -> None:
+        try:
+            cause = self.cause()
+        except Exception as error:  # nobody waits for this thread, and nobody may suffer from it
+            cause = f"unknown ({error})"
+        if self._hit:
+            return
         _log.warning(
             "%d pages were stored and not one was hit in %.0f s: %s",
             self._stored,
             time.monotonic() - (self._since or 0.0),
-            self.cause(),
+            cause,
         )
 
     def _outcomes(self) -> Sequence[Outcome]:
@@ -126,18 +135,36 @@ class SilentZero:
             return ()
 
     def _other_namespaces(self) -> str:
-        """Names of the fields in which namespaces of the same model differ from this one."""
+        """In what the most similar namespace of the same model and pool differs from this one."""
+        own = self._namespace
         try:
-            found = self._neighbours()
+            found = [n for n in self._neighbours() if (n.model, n.pool) == (own.model, own.pool)]
         except (HiCacheError, OSError):
             return ""
-        names = []
-        for other in found:
-            differing = [
-                field.name
-                for field in dataclasses.fields(Namespace)
-                if getattr(other, field.name) != getattr(self._namespace, field.name)
-            ]
-            if other.model == self._namespace.model and other.pool == self._namespace.pool:
-                names += differing
-        return ", ".join(dict.fromkeys(names))
+        others = [fields for fields in (_differing(own, other) for other in found) if fields]
+        closest: list[str] = min(others, key=len, default=[])
+        return ", ".join(closest)
+
+
+def _differing(own: Namespace, other: Namespace) -> list[str]:
+    """What differs, but for what tells the ranks of one server apart."""
+    ours, theirs = _without_rank(own), _without_rank(other)
+    return [
+        f"{field.name} ({getattr(theirs, field.name)!r} there, {value!r} here)"
+        for field in dataclasses.fields(Namespace)
+        if (value := getattr(ours, field.name)) != getattr(theirs, field.name)
+        # stages of a pipeline may have different numbers of layers
+        and not (field.name == "page_bytes" and own.layers != other.layers)
+    ]
+
+
+def _without_rank(namespace: Namespace) -> Namespace:
+    """The namespace of the first rank of the same server."""
+    low, high = namespace.kv_heads
+    return dataclasses.replace(
+        namespace,
+        layers=(0, 0),
+        kv_heads=(0, high - low),
+        token_shard=(0, namespace.token_shard[1]),
+        salt=_RANK.sub(r"\1 0/", namespace.salt),
+    )
