@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import prometheus_client
 
 T = TypeVar("T")
 
@@ -21,6 +24,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
+        self._counter = failures_counter()
         self._told: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -36,6 +40,7 @@ class Guard:
         now = time.monotonic()
         with self._lock:
             self.failures[call] += 1
+            self._counter.labels(call).inc()
             if now - self._told.get(call, -QUIET_S) < QUIET_S:
                 return
             self._told[call] = now
@@ -47,3 +52,13 @@ class Guard:
             error,
             exc_info=_log.isEnabledFor(logging.DEBUG),
         )
+
+
+@functools.cache
+def failures_counter() -> prometheus_client.Counter:
+    """The process's one: SGLang attaches and detaches plugins as often as it likes."""
+    return prometheus_client.Counter(
+        "hicache_sglang_failures_total",
+        "Calls of the SGLang plugin that failed, each of which counts as misses.",
+        ("call",),
+    )
