@@ -26,7 +26,7 @@ def test_a_failure_is_the_other_value_and_counted_by_call(caplog: pytest.LogCapt
     attached_again.run("batch_exists", 7, fail, "no such thing")
     assert first.failures == {"batch_exists": 3}
     assert counted("batch_exists") - before == 4
-    assert len([r for r in caplog.records if "no such thing" in r.message]) == 1
+    assert len(caplog.records) == 2, "one a guard"
 
 
 def test_what_goes_well_is_returned_and_not_counted() -> None:
