@@ -10,7 +10,7 @@ SGLANG_INSTALLED := $(SGLANG_VENV)/.installed
 SGLANG_SOURCES := .ci/sglang-env tests/sglang/requirements.txt tests/sglang/cpu/pyproject.toml
 SGLANG_RELEASES := build/sglang
 
-.PHONY: demo test test-sglang lint bench clean
+.PHONY: demo test test-sglang lint bench bench-sglang clean
 
 demo: $(INSTALLED)
 	$(BIN)/hicache-storage demo
@@ -33,6 +33,10 @@ bench: $(INSTALLED)
 	mkdir -p $(BENCH_DIR)
 	$(BIN)/hicache-storage bench storage --dir $(BENCH_DIR) --against fio,sglang-file --beside-spinner
 	$(BIN)/hicache-storage bench registry --against mini3fs
+
+bench-sglang: $(INSTALLED) $(SGLANG_INSTALLED)
+	mkdir -p $(BENCH_DIR)
+	PYTHONPATH=.:backends $(SGLANG_VENV)/bin/python -W ignore -m tests.sglang.bench --directory $(BENCH_DIR)
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

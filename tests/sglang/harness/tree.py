@@ -123,7 +123,8 @@ class Tree:
         self.shape, self.flags = shape or Shape(), flags or Flags()
         # Prompts of one page count as well, where SGLang's default asks for 256 tokens.
         self.extra_config = {"prefetch_threshold": self.shape.page_size, **extra_config}
-        with (ranks or Ranks()).applied():
+        self.ranks = ranks or Ranks()
+        with self.ranks.applied():
             self._build()
         self.cache.write_through_threshold = 1
         self.cache.load_back_threshold = 0
@@ -219,7 +220,8 @@ class Tree:
     def attach(self, extra_config: Mapping[str, Any] | None = None) -> tuple[bool, str]:
         """Attach a backend at run time, as the admin API does."""
         config = json.dumps(self.extra_config if extra_config is None else dict(extra_config))
-        ok, message = self.cache.attach_storage_backend(self.flags.storage_backend, config)
+        with self.ranks.applied():
+            ok, message = self.cache.attach_storage_backend(self.flags.storage_backend, config)
         return bool(ok), str(message)
 
     def detach(self) -> tuple[bool, str]:
