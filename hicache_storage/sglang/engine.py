@@ -27,10 +27,15 @@ SALTED_HASHES_SINCE = (0, 5, 20)
 
 @dataclass(frozen=True)
 class Engine:
-    """A running SGLang. `args`: its launch arguments by name, None where it doesn't tell."""
+    """A running SGLang.
+
+    `args`: its launch arguments by name, None where it doesn't tell. `splits_requests`: attention
+    is data parallel, over groups of tensor-parallel ranks.
+    """
 
     version: str
     args: Mapping[str, Any] | None
+    splits_requests: bool = False
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -52,12 +57,6 @@ class Engine:
     def serves_lora(self) -> bool:
         """Whether it was started with LoRA adapters, or to take them later."""
         return bool(self.arg("enable_lora") or self.arg("lora_paths"))
-
-    @property
-    def splits_requests(self) -> bool:
-        """Whether attention runs data parallel: requests are split over groups of ranks."""
-        groups = int(self.arg("attn_dp_size") or 1)
-        return groups > 1 or bool(self.arg("enable_dp_attention"))
 
     @property
     def server_name(self) -> str:
@@ -86,7 +85,8 @@ def running_engine() -> Engine:
             "(--quantization, --json-model-override-args) go unnoticed",
             version,
         )
-    engine = Engine(version, args)
+    splits = bool(_called("sglang.srt.layers.dp_attention", "is_dp_attention_enabled"))
+    engine = Engine(version, args, splits)
     if not engine.hashes_are_salted:
         _log.warning(
             "SGLang %s names the pages of requests with different cache_salt or extra_key alike: "

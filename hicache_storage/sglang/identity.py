@@ -159,8 +159,7 @@ def _heads(model: Model, shard: Shard, pool: Any, name: str) -> tuple[tuple[int,
             f"the pool {name!r} is split over tensor-parallel ranks, but beside an MLA model "
             "SGLang stores it on the first rank alone: nothing could ever be restored"
         )
-    # where attention is context parallel too, tp_size isn't what the heads are split over
-    total = model.kv_heads if name == KV and shard.cp_size == 1 else 0
+    total = model.kv_heads if name == KV else 0
     if total and total % shard.tp_size == 0 and held == total // shard.tp_size:
         return (shard.tp_rank * held, (shard.tp_rank + 1) * held), False
     if total and shard.tp_size % total == 0 and held == 1:

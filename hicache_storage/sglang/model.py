@@ -76,7 +76,7 @@ def _known_revision(facts: ModelFacts | None, engine: Engine) -> str:
 def _name(served: str) -> str:
     """The served name; of a path its last part, so that hosts may keep it in different places."""
     place = Path(served).expanduser()
-    return place.resolve().name if place.exists() else served
+    return place.resolve().name if served and place.exists() else served
 
 
 def _draft_revision(config: Config, engine: Engine) -> str | None:

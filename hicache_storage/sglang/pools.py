@@ -33,7 +33,7 @@ class Pools:
     ) -> None:
         """Raises ConfigError for an engine that can't be served rightly."""
         self.config = config
-        self.shard = Shard.of(storage_config)
+        self.shard = Shard.of(storage_config, engine)
         self.samples = Samples(bool(getattr(storage_config, "enable_storage_metrics", False)))
         self._engine = engine
         self._zero_copy = zero_copy and engine.zero_copy

@@ -11,7 +11,10 @@ from hicache_storage.sglang.engine import Engine
 
 @dataclass(frozen=True)
 class Shard:
-    """This rank's place. Ranks count from 0."""
+    """This rank's place. Ranks count from 0. `tp`: the ranks that attention's heads are split over.
+
+    `replicated`: each of those holds all of the KV, as for MLA.
+    """
 
     tp_rank: int
     tp_size: int
@@ -19,23 +22,28 @@ class Shard:
     pp_size: int
     cp_rank: int
     cp_size: int
-    replicated: bool  # every TP rank holds the same KV: MLA
+    replicated: bool
     dp_rank: int = 0  # replicas hold the same bytes
 
     @classmethod
-    def of(cls, storage_config: Any) -> Shard:
+    def of(cls, storage_config: Any, engine: Engine) -> Shard:
         """The place that SGLang's storage configuration names; older ones name less."""
 
         def said(name: str, default: int) -> int:
             return int(getattr(storage_config, name, None) or default)
 
+        tp_rank, tp_size = said("tp_rank", 0), said("tp_size", 1)
+        cp_rank, cp_size = said("attn_cp_rank", 0), said("attn_cp_size", 1)
+        if not engine.splits_requests:  # then SGLang counts the context-parallel ranks in
+            tp_size = max(1, tp_size // cp_size)
+            tp_rank %= tp_size
         return cls(
-            said("tp_rank", 0),
-            said("tp_size", 1),
+            tp_rank,
+            tp_size,
             said("pp_rank", 0),
             said("pp_size", 1),
-            said("attn_cp_rank", 0),
-            said("attn_cp_size", 1),
+            cp_rank,
+            cp_size,
             bool(getattr(storage_config, "is_mla_model", False)),
             said("dp_rank", 0),
         )
@@ -65,7 +73,7 @@ def refuse_unknown_shares(engine: Engine, shard: Shard) -> None:
             "that one would be served the pages of another: use 0.5.20 or later, or "
             "--attn-cp-size 1"
         )
-    if shard.replicated and shard.cp_size > 1 and engine.args and not engine.splits_requests:
+    if shard.replicated and shard.cp_size > 1 and not engine.splits_requests:
         raise ConfigError(
             "of an MLA model SGLang stores pages on the first tensor-parallel rank alone, which is "
             f"one of {shard.cp_size} context-parallel ranks: the others' pages are never stored, "
