@@ -14,6 +14,7 @@ from typer.main import get_command
 from hicache_storage.cli.app import build
 from hicache_storage.config.describe import reference_table
 from hicache_storage.metrics import Metrics
+from hicache_storage.sglang.guard import failures_counter
 
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = sorted(REPOSITORY.glob("*.md"))
@@ -51,11 +52,15 @@ def test_python_in_the_readme_runs_and_prints_what_it_says(block: str, tmp_path:
 
 def test_configuration_in_the_readme_is_taken(tmp_path: Path) -> None:
     from hicache_storage.config import load_config
+    from hicache_storage.tools.sglang_args import Tuning, launch_flags
 
-    for block in code_blocks("toml"):
+    blocks = code_blocks("toml")
+    assert len(blocks) == 3
+    for block in blocks:
         file = tmp_path / "l3.toml"
         file.write_text(block)
         assert load_config(file, env={}).global_kvmanager.enabled
+        assert launch_flags(file, Tuning())["--page-size"] == "64"
 
 
 def test_commands_in_the_readme_exist_and_all_are_there() -> None:
@@ -73,7 +78,8 @@ def test_the_metrics_in_the_readme_are_those_there_are() -> None:
     registry = CollectorRegistry()
     Metrics.create("nvme", "t", registry)
     suffixes = {"counter": "_total"}
-    known = {f"{family.name}{suffixes.get(family.type, '')}" for family in registry.collect()}
+    families = [*registry.collect(), *failures_counter().collect()]
+    known = {f"{family.name}{suffixes.get(family.type, '')}" for family in families}
     assert set(re.findall(r"hicache_[a-z_]+", README)) - {"hicache_storage"} >= known
     said = set(re.findall(r"`(hicache_[a-z_]+)", README.split("## Metrics")[1]))
     assert said == known
