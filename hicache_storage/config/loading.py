@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,22 @@ Origins = Mapping[KeyPath, Origin]
 Source = str | bytes | Path | Mapping[str, Any] | None
 
 
-def load_config(source: Source = None, *, env: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    source: Source = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+) -> Config:
     """The configuration in `source`, completed by the environment and the defaults.
 
     `source`: a Path, "@path", a JSON text (str or bytes), a mapping, or nothing. A value of the
     environment overrides a file's; a text or mapping is an argument and overrides both.
+    `others`: names at its top level that are for somebody else.
     Raises ConfigError that names the place, the key and, for a wrong key, the right one.
     """
-    document, is_file = _document(source)
+    document, is_file = document_of(source)
+    own = {name: value for name, value in document.tree.items() if name not in others}
+    document = dataclasses.replace(document, tree=own)
     said = document_layer(document, document.name)
     environment = environment_layer(os.environ if env is None else env)
     tree, origins = merged([said, environment] if is_file else [environment, said])
@@ -51,8 +60,8 @@ def load_config(source: Source = None, *, env: Mapping[str, str] | None = None) 
     return config
 
 
-def _document(source: Source) -> tuple[Document, bool]:
-    """The parsed source, and whether it is a file."""
+def document_of(source: Source) -> tuple[Document, bool]:
+    """The parsed source, and whether it is a file. Raises ConfigError."""
     if source is None:
         return Document("argument", {}), False
     if isinstance(source, Path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hicache_backends.errors import ConfigError
 from hicache_storage.config import Config, load_config
-from hicache_storage.config.document import parse
+from hicache_storage.config.loading import document_of
 
 SGLANG_KEYS = frozenset(
     {
@@ -28,31 +29,38 @@ SGLANG_KEYS = frozenset(
 )
 """What SGLang's releases read there themselves; some leave their keys to the backend."""
 FILE_KEY = "config"
+Extra = Mapping[str, Any] | str | bytes | None
 
 
-def plugin_config(extra: Mapping[str, Any] | str | bytes | None) -> Config:
+def plugin_config(extra: Extra) -> Config:
     """The configuration in an extra config: the file that its `config` names, or its sections.
 
     Raises ConfigError for an unknown key, and where it has both.
     """
-    if isinstance(extra, (str, bytes)):
-        extra = parse(extra, "extra config").tree if extra else {}
-    own = {key: value for key, value in (extra or {}).items() if key not in SGLANG_KEYS}
-    file = own.pop(FILE_KEY, None)
+    tree = document_of(extra)[0].tree
+    _refuse_misspelt(tree)
+    file = tree.get(FILE_KEY)
     if file is None:
-        return load_config(own or None)
-    if own:
+        return load_config(extra, others=SGLANG_KEYS)
+    if own := sorted(tree.keys() - SGLANG_KEYS - {FILE_KEY}):
         raise ConfigError(
-            f"the extra config names the file {file} and has {', '.join(sorted(own))} itself: "
+            f"the extra config names the file {file} and has {', '.join(own)} itself: "
             "say it all in one place"
         )
     if not isinstance(file, str):
         raise ConfigError(f"config in the extra config is the path of a file, not {file!r}")
-    return load_config(Path(file))
+    return load_config(Path(file), others=SGLANG_KEYS)
 
 
-def wants_zero_copy(extra: Mapping[str, Any] | str | bytes | None) -> bool:
+def wants_zero_copy(extra: Extra) -> bool:
     """Whether SGLang will hand host pages over by index, as its own code reads the key."""
-    if isinstance(extra, (str, bytes)):
-        extra = parse(extra, "extra config").tree if extra else {}
-    return bool((extra or {}).get("interface_v1", 0))
+    return bool(document_of(extra)[0].tree.get("interface_v1", 0))
+
+
+def _refuse_misspelt(tree: Mapping[str, Any]) -> None:
+    """A key of SGLang's that it would overlook."""
+    for name in tree.keys() - SGLANG_KEYS:
+        if close := difflib.get_close_matches(name, SGLANG_KEYS, n=1, cutoff=0.85):
+            raise ConfigError(
+                f"unknown key {name!r} in the extra config; did you mean {close[0]!r}?"
+            )
