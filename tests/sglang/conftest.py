@@ -20,6 +20,9 @@ PROMISED = "HICACHE_TEST_SGLANG"
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("sglang"):
+    # not beside the page hashes that other releases compile, by the same name
+    compiled = Path(__file__).parents[2] / "build" / "sglang" / "torch_extensions"
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(compiled))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on CPU SGLang's imports warn of what needs a GPU
         importlib.import_module("sglang.srt.mem_cache.unified_radix_cache")
