@@ -44,7 +44,7 @@ class Reader:
         if self._registry is None:
             return held.index(False)
         missing = [digest for digest, here in zip(digests, held, strict=True) if not here]
-        found = self._ask(missing, deadline, prefix=True).prefix
+        found = self._ask(missing, deadline, prefix=True, why=False).prefix
         if found == len(missing):
             return len(digests)
         return digests.index(missing[found])
@@ -104,14 +104,17 @@ class Reader:
                     reasons[i] = reason
         return locations, reasons
 
-    def _ask(self, digests: list[bytes], deadline: Deadline, *, prefix: bool) -> Lookup:
+    def _ask(
+        self, digests: list[bytes], deadline: Deadline, *, prefix: bool, why: bool = True
+    ) -> Lookup:
         """A lookup that answers whatever happens: no answer is a miss with its reason."""
         registry = self._registry
         assert registry is not None, "asked without a registry"  # noqa: S101 - narrows the type
         try:
             # half the time: what the own index knows must still be read before the deadline
             share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
-            answer = registry.lookup(digests, self._storage.media, share, prefix=prefix)
+            media = self._storage.media
+            answer = registry.lookup(digests, media, share, prefix=prefix, why=why)
         except StaleEpoch:
             return _nowhere(len(digests), Reason.NEVER_WRITTEN)
         except RegistryError:

@@ -65,8 +65,9 @@ class RegistrySet(Registry):
         deadline: Deadline,
         *,
         prefix: bool = True,
+        why: bool = True,
     ) -> Lookup:
-        return self._first.lookup(digests, media, deadline, prefix=prefix)
+        return self._first.lookup(digests, media, deadline, prefix=prefix, why=why)
 
     def claim(
         self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""

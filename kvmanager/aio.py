@@ -20,6 +20,8 @@ from kvmanager.connect import connect_registry
 from kvmanager.core import Flow, T
 from kvmanager.model import Claim, EntrySource, Lookup, Member, Orders, Published, Removal, State
 from kvmanager.options import RegistryOptions
+from kvmanager.probe import Probe
+from kvmanager.resp import Reply
 from kvmanager.session import RedisRegistry
 
 ALONE_RETRY_S = 0.001
@@ -71,8 +73,9 @@ class AsyncRegistry:
         deadline: Deadline,
         *,
         prefix: bool = True,
+        why: bool = True,
     ) -> Lookup:
-        return await self._run(self._core.lookup(digests, media, prefix=prefix), deadline)
+        return await self._run(self._core.lookup(digests, media, prefix=prefix, why=why), deadline)
 
     async def claim(
         self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""
@@ -197,8 +200,7 @@ class AsyncRegistry:
             while True:
                 try:
                     self._driver.round_trips += 1
-                    raw = await self._exchange(connection, request, deadline)
-                    reply = self._driver.read(raw)
+                    reply = await self._exchange(connection, request, deadline)
                 except RegistryError as error:
                     request = flow.throw(error)
                 else:
@@ -209,10 +211,12 @@ class AsyncRegistry:
             return value
 
     async def _exchange(
-        self, connection: AsyncConnection, request: bytes, deadline: Deadline
-    ) -> bytes:
+        self, connection: AsyncConnection, request: bytes | Probe, deadline: Deadline
+    ) -> Reply | list[bytes]:
         try:
-            return await connection.exchange(request, deadline)
+            if isinstance(request, Probe):
+                return self._driver.probed(request, *await connection.probe(request, deadline))
+            return self._driver.read(await connection.exchange(request, deadline))
         except OSError as error:
             await self._pool.clear()
             raise self._driver.lost(error) from error

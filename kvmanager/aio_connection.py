@@ -12,7 +12,9 @@ from redis.backoff import NoBackoff
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager.connection import MAX_REPLY_BYTES, Pool
+from kvmanager.connection import Pool, Probed
+from kvmanager.probe import Probe
+from kvmanager.resp import MAX_REPLY_BYTES
 
 _KINDS: dict[type, type[redis.asyncio.connection.AbstractConnection]] = {
     redis.Connection: redis.asyncio.Connection,
@@ -37,12 +39,22 @@ class AsyncConnection:
         self._reader: asyncio.StreamReader = reader
         self._writer: asyncio.StreamWriter = writer
 
-    async def exchange(self, request: bytes, deadline: Deadline) -> bytes:
-        """The raw reply. Raises TimeoutError, OSError; close the connection after either, and
+    async def probe(self, probe: Probe, deadline: Deadline) -> Probed:
+        """Raises as `exchange`."""
+        raw = await self.exchange(probe.packed(), deadline, probe.replies)
+        locations, tail = probe.read(raw)
+        if locations is not None:
+            return locations, b"", b""
+        return None, tail, await self.exchange(probe.script_request(), deadline)
+
+    async def exchange(self, request: bytes, deadline: Deadline, replies: int = 1) -> bytes:
+        """The raw replies. Raises TimeoutError, OSError; close the connection after either, and
         after a cancellation."""
         self.clean = False
         try:
-            reply = await asyncio.wait_for(self._exchange(request), deadline.remaining_ms() / 1000)
+            reply = await asyncio.wait_for(
+                self._exchange(request, replies), deadline.remaining_ms() / 1000
+            )
         except asyncio.TimeoutError:  # on Python 3.10 another class than TimeoutError
             raise TimeoutError("no reply by the deadline") from None
         except asyncio.IncompleteReadError:
@@ -52,9 +64,12 @@ class AsyncConnection:
         self.clean = True
         return reply
 
-    async def _exchange(self, request: bytes) -> bytes:
+    async def _exchange(self, request: bytes, replies: int) -> bytes:
         self._writer.write(request)
         await self._writer.drain()
+        return b"".join([await self._receive() for _ in range(replies)])
+
+    async def _receive(self) -> bytes:
         line = await self._reader.readuntil(b"\r\n")
         if line[:1] != b"$" or line == b"$-1\r\n":
             return line

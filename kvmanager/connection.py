@@ -12,9 +12,13 @@ from hicache_backends import native_calls
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
 from kvmanager.endpoint import Endpoint
+from kvmanager.probe import Probe
+from kvmanager.resp import reply_size
 
-MAX_REPLY_BYTES: Final = 64 << 20
 _RECEIVE_BYTES: Final = 65_536
+
+Probed = tuple[list[bytes] | None, bytes, bytes]
+"""Locations, if the probe sufficed; else None, the replies behind its HGETs and the script's."""
 
 
 class Connection:
@@ -34,16 +38,37 @@ class Connection:
         self._stream = stream
         self._native = native_calls.HAVE_NATIVE and not isinstance(stream, ssl.SSLSocket)
 
-    def exchange(self, request: bytes, deadline: Deadline) -> bytes:
-        """The raw reply. Raises TimeoutError, OSError; close the connection after either."""
+    def exchange(self, request: bytes, deadline: Deadline, replies: int = 1) -> bytes:
+        """The raw replies. Raises TimeoutError, OSError; close the connection after either."""
         self.clean = False
         reply = None
         if self._native:
-            reply = native_calls.exchange(self._stream.fileno(), request, deadline)
+            reply = native_calls.exchange(self._stream.fileno(), request, deadline, replies)
         if reply is None:
-            reply = exchange(self._stream, request, deadline)
+            reply = exchange(self._stream, request, deadline, replies)
         self.clean = True
         return reply
+
+    def probe(self, probe: Probe, deadline: Deadline) -> Probed:
+        """Raises as `exchange`."""
+        if self._native:
+            self.clean = False
+            answer = native_calls.lookup(
+                self._stream.fileno(),
+                probe.route.parts,
+                probe.digests,
+                deadline,
+                why=probe.why,
+                now=probe.now,
+                interval=probe.routes.patience,
+            )
+            if answer is not None:
+                self.clean = True
+                return answer
+        locations, tail = probe.read(self.exchange(probe.packed(), deadline, probe.replies))
+        if locations is not None:
+            return locations, b"", b""
+        return None, tail, self.exchange(probe.script_request(), deadline)
 
     def close(self) -> None:
         self._made.disconnect()  # type: ignore[no-untyped-call]  # redis-py's
@@ -91,20 +116,25 @@ class Pool:
             connection.close()
 
 
-def exchange(stream: socket.socket, request: bytes, deadline: Deadline) -> bytes:
+def exchange(stream: socket.socket, request: bytes, deadline: Deadline, replies: int = 1) -> bytes:
     """What `native_calls.exchange` does, by Python's socket; TLS too."""
     _limit(stream, deadline)
     stream.sendall(request)
     reply = bytearray()
-    end = -1
-    while end < 0 or len(reply) < end:
+    end = 0
+    while True:
+        while replies and 0 < (size := reply_size(reply, end)) <= len(reply) - end:
+            end += size
+            replies -= 1
+        if replies and size < 0:
+            raise ConnectionResetError(f"not a reply: {bytes(reply[end : end + 20])!r}")
+        if not replies:
+            break
         _limit(stream, deadline)
         part = stream.recv(_RECEIVE_BYTES)
         if not part:
             raise ConnectionResetError("the server closed the connection")
         reply += part
-        if end < 0:
-            end = _reply_end(reply)
     if len(reply) != end:
         raise ConnectionResetError("the server sent more than one reply")
     return bytes(reply)
@@ -115,18 +145,3 @@ def _limit(stream: socket.socket, deadline: Deadline) -> None:
     if not left_ms:
         raise TimeoutError("no reply by the deadline")
     stream.settimeout(left_ms / 1000)
-
-
-def _reply_end(reply: bytearray) -> int:
-    """Where the reply ends; -1 if that cannot be seen yet."""
-    line = reply.find(b"\r\n")
-    if line < 0:
-        return -1
-    if reply[:1] != b"$":
-        return line + 2
-    digits = reply[1:line]
-    if digits == b"-1":
-        return line + 2
-    if not digits.isdigit() or int(digits) > MAX_REPLY_BYTES:
-        raise ConnectionResetError(f"a reply of {bytes(digits[:20])!r} bytes")
-    return line + 2 + int(digits) + 2

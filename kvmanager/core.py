@@ -1,9 +1,10 @@
 """One member's session without its I/O: what is asked, in which order, and what answers mean.
 
 Every call is a `Flow`: a generator that yields requests, is sent the reply to each (or thrown the
-error that it says), and returns the call's result. Whoever makes and drives the flow of a mutation
-or a heartbeat holds the session's sending lock meanwhile, so that mutations reach the registry in
-sequence, and calls `lagging` if the flow fails.
+error that it says), and returns the call's result. The reply to a `Probe` is the list of locations
+that it found, or the script's reply where it did not suffice. Whoever makes and drives the flow of
+a mutation or a heartbeat holds the session's sending lock meanwhile, so that mutations reach the
+registry in sequence, and calls `lagging` if the flow fails.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import hashlib
 import itertools
 import secrets
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
@@ -24,12 +26,15 @@ from kvmanager import wire
 from kvmanager.journal import Batch, Journal
 from kvmanager.model import MAX_KEYS, MAX_PROBES, Claim, Lookup, Member, Orders, Published, Removal
 from kvmanager.options import RegistryOptions
+from kvmanager.probe import SKEW, Probe, Routes, is_fresh
 from kvmanager.resp import NoScript, Reply
 from kvmanager.scripts import Call
 
 T = TypeVar("T")
-Flow = Generator[bytes, Reply, T]
+Flow = Generator[bytes | Probe, Any, T]
 
+MAX_PROBED_MEDIA = 4
+"""A probe asks for each page on each medium, the script only until the page is found."""
 OTHER_WRITER = "the registry has mutations of this store that it did not send; announcing all again"
 
 
@@ -47,6 +52,7 @@ class SessionCore:
         self.options = options
         self.wake = wake
         self.wire = wire.Wire(namespace, member)
+        self.routes = Routes(self.wire.tag, max(1, options.touch_interval_ms // wire.UNIT_MS))
         self.journal = Journal(options.journal_entries)
         self.joined = False
         self.epoch = 0
@@ -57,6 +63,9 @@ class SessionCore:
         self.begin_anew = True  # nothing short of announcing all pages will do
         self.behind = True  # the registry may lack a mutation
         self.withdrawn: set[tuple[bytes, bytes]] | None = None  # removed since announcing began
+        self._touching = False  # the last lookup wrote access times: a probe would not suffice
+        self.hits = 0  # found by probes since the last heartbeat, which counts them
+        self._clock_ahead = 0  # the server's clock against the monotonic one, in access stamps
         self.counters = {"stale_epochs": 0, "rejoined": 0, "replayed": 0, "announced": 0}
         token = hashlib.blake2b(member.process + member.store, digest_size=8).digest()
         self._numbering = threading.Lock()  # held while mutations take their sequence
@@ -68,21 +77,21 @@ class SessionCore:
         return self.joined and not self.behind and self.obeyed == self.epoch
 
     def lookup(
-        self, digests: Sequence[bytes], media: Sequence[bytes], *, prefix: bool
+        self, digests: Sequence[bytes], media: Sequence[bytes], *, prefix: bool, why: bool
     ) -> Flow[Lookup]:
         """As `Registry.lookup`."""
         absent = Reason.NEVER_WRITTEN if self.in_step else Reason.REGISTRY_REBUILDING
         found = Lookup([], [])
         for chunk in _chunks(digests, MAX_PROBES // max(1, len(media))):
-            call = self.wire.lookup(
-                self.epoch,
-                chunk,
-                media,
-                prefix=prefix,
-                touch_interval_ms=self.options.touch_interval_ms,
-            )
+            call: Call | Probe
+            if prefix and not self._touching and len(media) <= MAX_PROBED_MEDIA:
+                call = self._probe(chunk, media, why)
+            else:
+                call = self.wire.lookup(
+                    self.epoch, chunk, media, prefix, self.routes.touch_interval
+                )
             try:
-                read = partial(wire.read_lookup, keys_asked=len(chunk), absent=absent)
+                read = partial(self._found, keys_asked=len(chunk), absent=absent)
                 part = yield from self._ask(call, read)
             except wire.Forgotten:
                 part = _nowhere(len(chunk), Reason.REGISTRY_REBUILDING)
@@ -183,8 +192,11 @@ class SessionCore:
 
     def beat(self, begin: int | None = None) -> Flow[wire.Beat]:
         """Register, or say that the process is still there. `begin`: see `Wire.beat`."""
-        call = self.wire.beat(self.obeyed, int(self.options.ttl_ms), begin)
+        hits = self.hits
+        call = self.wire.beat(self.obeyed, int(self.options.ttl_ms), hits, begin)
         beat = yield from self._ask(call, wire.read_beat)
+        self.hits -= hits
+        self._clock_ahead = beat.now - _stamp_units()
         self.counters["rejoined"] += self.joined and not beat.returned
         self.joined = True
         if beat.epoch != self.epoch:
@@ -261,7 +273,24 @@ class SessionCore:
         if self.withdrawn is not None:
             self.withdrawn.difference_update((entry.digest, entry.location) for entry in kept)
 
-    def _ask(self, call: Call, read: Callable[[Reply], T]) -> Flow[T]:
+    def _found(self, reply: Reply | list[bytes], keys_asked: int, absent: Reason) -> Lookup:
+        if isinstance(reply, list):  # the script counts its own
+            self.hits += len(reply)
+        else:
+            head = wire.first_found(reply)
+            self._touching = bool(head) and not is_fresh(head, self._now(), self.routes.patience)
+        return wire.read_lookup(reply, keys_asked, absent)
+
+    def _probe(self, digests: Sequence[bytes], media: Sequence[bytes], why: bool) -> Probe:
+        epoch, reached = self.epoch, tuple(media)
+        route = self.routes.find(epoch, reached)
+        return Probe(self.routes, epoch, reached, list(digests), why, self._now(), route)
+
+    def _now(self) -> int:
+        """As `Probe.now`."""
+        return (_stamp_units() + self._clock_ahead + SKEW) & 0xFFFFFFFF
+
+    def _ask(self, call: Call | Probe, read: Callable[[Any], T]) -> Flow[T]:
         try:
             try:
                 reply = yield call.request
@@ -284,6 +313,10 @@ class SessionCore:
         with self._numbering:
             self.journal.clear()
         self.wake()
+
+
+def _stamp_units() -> int:
+    return time.monotonic_ns() // (wire.UNIT_MS * 1_000_000)
 
 
 def _nowhere(n: int, reason: Reason | None) -> Lookup:

@@ -13,6 +13,7 @@ from kvmanager.breaker import Breaker
 from kvmanager.connection import Connection, Pool
 from kvmanager.core import Flow
 from kvmanager.options import RegistryOptions
+from kvmanager.probe import Probe
 
 T = TypeVar("T")
 
@@ -91,6 +92,16 @@ class Driver:
         self.failed(reason, at_once=False)
         return RegistryUnavailable(reason)
 
+    def probed(
+        self, probe: Probe, locations: list[bytes] | None, tail: bytes, raw: bytes
+    ) -> resp.Reply | list[bytes]:
+        """What an exchange of a probe said; see `Connection.probe`."""
+        if locations is not None:
+            return locations
+        self.round_trips += 1
+        probe.learn(tail)
+        return self.read(raw)
+
     def read(self, raw: bytes) -> resp.Reply:
         """The reply's value. Raises the translated error of an error reply."""
         try:
@@ -108,10 +119,13 @@ class Driver:
             self.pool.clear()
             _log.warning("the registry is down, going on without it: %s", reason)
 
-    def _exchange(self, connection: Connection, request: bytes, deadline: Deadline) -> resp.Reply:
+    def _exchange(
+        self, connection: Connection, request: bytes | Probe, deadline: Deadline
+    ) -> resp.Reply | list[bytes]:
         self.round_trips += 1
         try:
-            raw = connection.exchange(request, deadline)
+            if isinstance(request, Probe):
+                return self.probed(request, *connection.probe(request, deadline))
+            return self.read(connection.exchange(request, deadline))
         except OSError as error:
             raise self.lost(error) from error
-        return self.read(raw)

@@ -41,6 +41,7 @@ SETTINGS = {
     "maxmemory-policy": "noeviction",
     "hash-max-listpack-entries": "512",
     "hash-max-listpack-value": "64",
+    "prefetch-batch-max-size": "128",  # pages that one lookup asks for are fetched side by side
 }
 
 

@@ -34,7 +34,7 @@ NAMES = {
     "b:<medium>": "last heartbeat there, seconds of Redis TIME",
     "f:<epoch>.<medium>": "number of buckets; grows with the pages",
     "k:<epoch>.<medium>": "number of pages",
-    "hits": "pages found by lookups",
+    "hits": "pages found by lookups; counted at heartbeats",
     "mode": "an order to every member: off, read or read_write",
 }
 """Fields of n{tag}."""
@@ -57,7 +57,12 @@ def medium_id(medium: bytes) -> bytes:
 
 def page_key(tag: bytes, epoch: int, medium: bytes, bucket: int) -> bytes:
     """The key that holds the pages of one bucket of a medium (8-letter id) in one epoch."""
-    return b"p%b%d.%b.%b" % (tag, epoch, medium, bucket.to_bytes(3, "little"))
+    return page_prefix(tag, epoch, medium) + bucket.to_bytes(3, "little")
+
+
+def page_prefix(tag: bytes, epoch: int, medium: bytes) -> bytes:
+    """Such a key without its bucket."""
+    return b"p%b%d.%b." % (tag, epoch, medium)
 
 
 def bucket(digest: bytes, buckets: int) -> int:

@@ -45,10 +45,10 @@ class Lookup:
     @property
     def prefix(self) -> int:
         """Keys found from the start without a gap."""
-        for n, location in enumerate(self.locations):
-            if not location:
-                return n
-        return len(self.locations)
+        try:
+            return self.locations.index(b"")
+        except ValueError:
+            return len(self.locations)
 
 
 class Claim(Enum):

@@ -31,10 +31,11 @@ class Registry(ABC):
         deadline: Deadline,
         *,
         prefix: bool = True,
+        why: bool = True,
     ) -> Lookup:
         """Where each page is, on a medium of `media` (nearest first). With `prefix` the search
         stops at the first page that is nowhere; the rest have the same reason. Hits are counted
-        and touched."""
+        and touched. Without `why` a page that is nowhere may have no better reason than that."""
 
     @abstractmethod
     def claim(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 
 Reply = bytes | int | None
+MAX_REPLY_BYTES: Final = 64 << 20
 
 
 class NoScript(RegistryUnavailable):
@@ -48,6 +51,11 @@ def command(*args: bytes) -> bytes:
     return b"".join(parts)
 
 
+def bulk(value: bytes | None) -> bytes:
+    """An argument, or a reply of that value."""
+    return b"$-1\r\n" if value is None else b"$%d\r\n%b\r\n" % (len(value), value)
+
+
 def error(message: str) -> RegistryError:
     """The error for a server's error reply, `message` without the leading '-'."""
     code = message.split(" ", 1)[0]
@@ -79,3 +87,32 @@ def parse(raw: bytes) -> Reply:
     if kind == b"-":
         raise error(raw[1:end].decode("utf-8", "replace"))
     raise RegistryRefused(f"the server's reply is no RESP2: {raw[:40]!r}")
+
+
+def split(raw: bytes) -> list[bytes]:
+    """Whole replies, one after another, apart. Raises RegistryRefused for anything else."""
+    replies = []
+    at = 0
+    while at < len(raw):
+        size = reply_size(raw, at)
+        if size <= 0 or at + size > len(raw):
+            raise RegistryRefused(f"the server's reply is no RESP2: {raw[at : at + 40]!r}")
+        replies.append(raw[at : at + size])
+        at += size
+    return replies
+
+
+def reply_size(raw: bytes | bytearray, at: int = 0) -> int:
+    """Of the reply that begins there, which may be longer than what is there; 0 while that cannot
+    be known, -1 if it is none."""
+    line = raw.find(b"\r\n", at)
+    if line < 0:
+        return 0
+    if raw[at : at + 1] != b"$":
+        return line + 2 - at if raw[at : at + 1] in b"+-:" else -1
+    digits = bytes(raw[at + 1 : line])
+    if digits == b"-1":
+        return line + 2 - at
+    if not digits.isdigit() or int(digits) > MAX_REPLY_BYTES:
+        return -1
+    return line + 2 + int(digits) + 2 - at

@@ -62,8 +62,9 @@ class RedisRegistry(Registry):
         deadline: Deadline,
         *,
         prefix: bool = True,
+        why: bool = True,
     ) -> Lookup:
-        return self._read(self.core.lookup(digests, media, prefix=prefix), deadline)
+        return self._read(self.core.lookup(digests, media, prefix=prefix, why=why), deadline)
 
     def claim(
         self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""

@@ -134,7 +134,8 @@ class Upkeep:
 
     def _ask(self, request: bytes, deadline: Deadline) -> resp.Reply:
         def flow() -> Flow[resp.Reply]:
-            return (yield request)
+            reply: resp.Reply = yield request
+            return reply
 
         return self._run(flow(), deadline)
 

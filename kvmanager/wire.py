@@ -65,6 +65,7 @@ class Beat:
     returned: bool
     bad: tuple[PageEntry, ...]
     mode: str | None
+    now: int
 
 
 class Wire:
@@ -85,10 +86,10 @@ class Wire:
         epoch: int,
         digests: Sequence[bytes],
         media: Sequence[bytes],
-        *,
         prefix: bool,
-        touch_interval_ms: int,
+        touch_interval: int,
     ) -> Call:
+        """`touch_interval`: in access stamps."""
         return Call.of(
             "lookup",
             (self._names,),
@@ -98,7 +99,7 @@ class Wire:
                 _joined(digests),
                 b"".join(map(keys.medium_id, media)),
                 b"1" if prefix else b"0",
-                b"%d" % max(1, touch_interval_ms // UNIT_MS),
+                b"%d" % touch_interval,
             ),
         )
 
@@ -146,8 +147,9 @@ class Wire:
         args = (b"%d" % epoch, self.tag, digest, parent, location)
         return Call.of("report", (self._names,), args)
 
-    def beat(self, obeyed_epoch: int, ttl_ms: int, begin: int | None = None) -> Call:
-        """`begin`: the sequence to begin anew from, if the store is about to announce its pages."""
+    def beat(self, obeyed_epoch: int, ttl_ms: int, hits: int = 0, begin: int | None = None) -> Call:
+        """`hits`: pages that probes found since the last one. `begin`: the sequence to begin anew
+        from, if the store is about to announce its pages."""
         me = self._member
         process = _packed([me.host, me.server, me.rank, me.store, self.medium])
         args = (
@@ -162,6 +164,7 @@ class Wire:
             process,
             b"%d" % ttl_ms,
             b"" if begin is None else b"%d" % begin,
+            b"%d" % hits,
         )
         owned = (b"s" + self.tag, self._alive, b"b" + self.tag + me.store)
         return Call.of("beat", (self._names, self._sequences, *owned), args)
@@ -179,11 +182,16 @@ class Wire:
         return Call.of(name, (self._names, self._sequences), head + args)
 
 
-def read_lookup(reply: Reply, keys_asked: int, absent: Reason) -> Lookup:
-    """`absent`: the reason of a page that is nowhere."""
+def read_lookup(reply: Reply | list[bytes], keys_asked: int, absent: Reason) -> Lookup:
+    """`absent`: the reason of a page that is nowhere. `reply`: the script's, or the locations of
+    the pages found from the start."""
+    if isinstance(reply, list):
+        gap = keys_asked - len(reply)
+        reasons: list[Reason | None] = [None] * len(reply)
+        return Lookup(reply + [b""] * gap, reasons + [absent] * gap)
     body = _body(reply)
     locations = _equal_locations(body)
-    reasons: list[Reason | None] = [None] * len(locations)
+    reasons = [None] * len(locations)
     at = sum(map(len, locations)) + _ENTRY_HEAD * len(locations)
     while at < len(body):
         mark = body[at]
@@ -198,6 +206,12 @@ def read_lookup(reply: Reply, keys_asked: int, absent: Reason) -> Lookup:
     if short < 0 or (short and (not reasons or reasons[-1] is None)):
         raise _garbled(reply)
     return Lookup(locations + [b""] * short, reasons + reasons[-1:] * short)
+
+
+def first_found(reply: Reply) -> bytes:
+    """The head of the first page's entry; b"" unless a lookup's script found it."""
+    head = reply[1 : 1 + _ENTRY_HEAD] if isinstance(reply, bytes) else b""
+    return head if len(head) == _ENTRY_HEAD and _ENTRY_MARK <= head[0] < 128 else b""
 
 
 def read_claims(reply: Reply, keys_asked: int) -> list[Claim]:
@@ -246,6 +260,7 @@ def read_beat(reply: Reply) -> Beat:
             bool(raw[b"returned"]),
             tuple(PageEntry(r[:16], UNKNOWN, r[16:]) for r in raw[b"bad"]),
             mode.decode() if mode else None,
+            int(raw[b"now"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RegistryRefused(f"a heartbeat's reply is malformed: {error}") from error

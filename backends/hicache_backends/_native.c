@@ -12,7 +12,6 @@
 #include "csrc/prefixes.h"
 #include "csrc/records.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,32 +115,22 @@ static PyObject *valid_records(PyObject *self, PyObject *args)
     return result;
 }
 
-static PyObject *exchange_error(int status)
-{
-    PyObject *type = status == ETIMEDOUT ? PyExc_TimeoutError : PyExc_ConnectionError;
-    if (status == ENOMEM)
-        return PyErr_NoMemory();
-    const char *text = status == ETIMEDOUT    ? "no whole reply by the deadline"
-                       : status == ECONNRESET ? "the connection was closed"
-                       : status == EPROTO     ? "not one RESP2 reply"
-                                              : strerror(status);
-    PyErr_SetString(type, text);
-    return NULL;
-}
-
 static PyObject *exchange_py(PyObject *self, PyObject *args)
 {
     (void)self;
     int fd, status;
     PyObject *request;
     long long deadline_ns;
+    Py_ssize_t replies = 1;
     struct reply reply;
-    if (!PyArg_ParseTuple(args, "iSL:exchange", &fd, &request, &deadline_ns))
+    if (!PyArg_ParseTuple(args, "iSL|n:exchange", &fd, &request, &deadline_ns, &replies))
         return NULL;
+    if (replies < 1)
+        return PyErr_Format(PyExc_ValueError, "%zd replies", replies);
     const char *bytes = PyBytes_AsString(request);
     size_t size = (size_t)PyBytes_Size(request);
     Py_BEGIN_ALLOW_THREADS
-    status = exchange(fd, bytes, size, deadline_ns, &reply);
+    status = exchange(fd, bytes, size, (size_t)replies, deadline_ns, &reply);
     Py_END_ALLOW_THREADS
     PyObject *result = status ? exchange_error(status)
                               : PyBytes_FromStringAndSize(reply.bytes, (Py_ssize_t)reply.size);
@@ -244,7 +233,8 @@ static PyMethodDef functions[] = {
     {"page_digests", page_digests, METH_VARARGS, "BLAKE2b-128 of each key, keyed."},
     {"crc32c", crc32c_py, METH_VARARGS, "CRC-32C of bytes, going on from a seed."},
     {"valid_records", valid_records, METH_VARARGS, "Which of the 64-byte records are whole."},
-    {"exchange", exchange_py, METH_VARARGS, "Send a request, receive one RESP2 reply."},
+    {"exchange", exchange_py, METH_VARARGS, "Send requests, receive their RESP2 replies."},
+    {"lookup", lookup, METH_VARARGS, "Look pages up; see csrc/probe.h."},
     {"prefixes_add", prefixes_add_py, METH_VARARGS, "Add packed digests to a set."},
     {"prefixes_remove", prefixes_remove_py, METH_VARARGS, "Take packed digests out of a set."},
     {"prefixes_find", prefixes_find_py, METH_VARARGS, "For each of a list: is it in the set?"},

@@ -56,12 +56,32 @@ def valid_records(packed: Buffer) -> NDArray[np.bool_]:
     return np.frombuffer(_native.valid_records(address, rows.size // RECORD_BYTES), np.bool_)
 
 
-def exchange(fd: int, request: bytes, deadline: Deadline) -> bytes | None:
-    """Send `request` over a stream socket and receive exactly one RESP2 reply, raw.
+def exchange(fd: int, request: bytes, deadline: Deadline, replies: int = 1) -> bytes | None:
+    """Send `request` over a stream socket and receive exactly so many RESP2 replies, raw.
 
     Simple strings, errors, integers, bulk strings and null are replies; arrays are not. Gives up
     the GIL once. None without the extension. Raises TimeoutError, or ConnectionError for a
-    closed socket, another kind of reply, and bytes after the reply; the stream is out of step
+    closed socket, another kind of reply, and bytes after the last one; the stream is out of step
     after either, so close it.
     """
-    return _native.exchange(fd, request, deadline.at_ns) if HAVE_NATIVE else None
+    return _native.exchange(fd, request, deadline.at_ns, replies) if HAVE_NATIVE else None
+
+
+def lookup(
+    fd: int,
+    route: tuple[bytes, bytes, bytes, bytes, bytes, bytes],
+    digests: list[bytes],
+    deadline: Deadline,
+    *,
+    why: bool,
+    now: int,
+    interval: int,
+) -> tuple[list[bytes] | None, bytes, bytes] | None:
+    """Look pages up in the registry: by HGETs, and by its script where they do not suffice.
+
+    What the arguments and the result are is said by `kvmanager.probe`. Gives up the GIL once.
+    None without the extension. Raises as `exchange`, ValueError for what is no route or digest.
+    """
+    if not HAVE_NATIVE:
+        return None
+    return _native.lookup(fd, deadline.at_ns, route, digests, why, now, interval)

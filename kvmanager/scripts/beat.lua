@@ -4,10 +4,10 @@
 -- KEYS: n{tag}, q{tag}, s{tag}, r{tag}<process>, b{tag}<store>
 -- ARGV: fingerprint, encoding of the namespace, schema, epoch that the store obeyed (-1: it cannot
 --       tell), medium (8), medium record, store, process, process record, time to live (ms), '' or
---       the sequence to begin anew from
+--       the sequence to begin anew from, pages found since the last beat without a script
 -- Returns msgpack, a map: epoch, sequence (-1: none), clear (the store's pages are from before a
 --         clear that this registry knows of), returned (the process record had lived on), bad,
---         mode; or only refused: why; or only busy: why, try again.
+--         mode, now (100 ms of Redis TIME); or only refused: why; or only busy: why, try again.
 -- A visitor, whose store is '', is registered as a process only.
 -- A store of unknown epoch keeps its pages, and so does every store where a member brings the epoch
 -- back to a registry that had lost it: only clear.lua sets `cleared`.
@@ -28,6 +28,7 @@ if known[6] and string.find(known[6], medium, 1, true) then
   return cmsgpack.pack({busy = 'what is left of this medium is being swept'})
 end
 
+local time = redis.call('TIME')
 local epoch = tonumber(known[4]) or 0
 if obeyed > epoch then epoch = obeyed end
 if not known[1] or tonumber(known[4]) ~= epoch then
@@ -43,7 +44,7 @@ if store ~= '' then
   if not listed then
     redis.call('HSET', names, 'media', media .. medium, 'm:' .. medium, ARGV[6])
   end
-  local seconds = redis.call('TIME')[1]
+  local seconds = time[1]
   redis.call('HSET', names, 'b:' .. medium, seconds)
 
   local ok, fields = pcall(cmsgpack.unpack, redis.call('HGET', stores, store) or '')
@@ -55,6 +56,7 @@ if store ~= '' then
   sequence = redis.call('HGET', sequences, store)
 end
 
+if tonumber(ARGV[12]) > 0 then redis.call('HINCRBY', names, 'hits', ARGV[12]) end
 local returned = redis.call('EXISTS', alive) == 1
 redis.call('SET', alive, ARGV[9], 'PX', ARGV[10])
 local reports = redis.call('LRANGE', bad, 0, -1)
@@ -66,4 +68,5 @@ return cmsgpack.pack({
   returned = returned,
   bad = reports,
   mode = known[7],
+  now = math.floor(time[1] * 10 + time[2] / 100000),
 })

@@ -168,7 +168,7 @@ if not child:
     except Exception as error:
         os.write(1, (type(error).__name__ + "\\n").encode())
     signal.pause()
-print(child, share.url, flush=True)
+print(f"{child} {share.url}\\n", end="", flush=True)  # one write, whatever the buffering
 """,
 )
 

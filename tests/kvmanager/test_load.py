@@ -193,8 +193,8 @@ def test_one_request_is_one_round_trip(cluster: Cluster) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.registry.claim(chain, soon()),
         lambda: store.write(entries, b"8 bytes!"),
-        lambda: store.lookup(chain),
         lambda: store.lookup(chain, prefix=False),
+        lambda: store.lookup(chain),
         lambda: store.registry.abort(chain, b"8 bytes!", soon()),
         lambda: store.registry.report_bad(chain[0], b"there", soon()),
         lambda: store.registry.remove(entries, soon()),

@@ -15,7 +15,6 @@ from hicache_backends.errors import RegistryRefused, RegistryUnavailable, StaleE
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import ROOT, UNKNOWN
 from kvmanager import keys, resp, wire
-from kvmanager.connection import _reply_end
 from kvmanager.model import Claim, Published
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, soon
 from tests.kvmanager.servers import Server
@@ -83,9 +82,9 @@ def test_short_replies_are_never_taken_for_hits() -> None:
 def test_where_a_reply_ends_is_seen_in_any_pieces(payload: bytes) -> None:
     raw = b"$%d\r\n%b\r\n" % (len(payload), payload)
     for n in range(len(raw)):
-        seen = _reply_end(bytearray(raw[:n]))
-        assert seen in (-1, len(raw))
-    assert _reply_end(bytearray(raw)) == len(raw)
+        assert resp.reply_size(bytearray(raw[:n])) in (0, len(raw))
+    assert resp.reply_size(b"+OK\r\n" + raw, 5) == len(raw)
+    assert resp.split(b"+OK\r\n" + raw) == [b"+OK\r\n", raw]
     assert resp.parse(raw) == payload
 
 

@@ -97,32 +97,70 @@ static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t aw
     }
 }
 
-int exchange(int fd, const char *request, size_t request_size, int64_t deadline_ns,
-             struct reply *reply)
+/* Steps `end` over the replies that are whole. Returns the size of the first that is not, 0 where
+ * that cannot be known, -1 if it is none. */
+static int64_t skip_whole(const struct reply *reply, size_t *end, size_t *left)
 {
-    size_t capacity = 0;
+    int64_t size = 0;
+    while (*left) {
+        size = reply_size(reply->bytes + *end, reply->size - *end);
+        if (size <= 0 || (size_t)size > reply->size - *end)
+            break;
+        *end += (size_t)size;
+        if (memcmp(reply->bytes + *end - 2, "\r\n", 2))
+            return -1;
+        --*left;
+    }
+    return size;
+}
+
+static int make_room(struct reply *reply, size_t *capacity, size_t wanted)
+{
+    if (reply->size < *capacity && wanted <= *capacity)
+        return 0;
+    size_t larger = *capacity ? 2 * *capacity : FIRST_BUFFER;
+    if (wanted > larger)
+        larger = wanted;
+    char *grown = realloc(reply->bytes, larger);
+    if (!grown)
+        return ENOMEM;
+    reply->bytes = grown;
+    *capacity = larger;
+    return 0;
+}
+
+int exchange(int fd, const char *request, size_t request_size, size_t replies,
+             int64_t deadline_ns, struct reply *reply)
+{
+    size_t capacity = 0, end = 0;
     *reply = (struct reply){NULL, 0};
     int status = send_all(fd, request, request_size, deadline_ns);
     int64_t awake_ns = now_ns() + AWAKE_NS;
     if (awake_ns > deadline_ns)
         awake_ns = deadline_ns;
     while (status == 0) {
-        int64_t wanted = reply_size(reply->bytes, reply->size);
-        if (wanted < 0 || (wanted && reply->size > (size_t)wanted))
+        int64_t wanted = skip_whole(reply, &end, &replies);
+        if (wanted < 0 || (!replies && end != reply->size))
             return EPROTO;
-        if (wanted && reply->size == (size_t)wanted)
-            return memcmp(reply->bytes + wanted - 2, "\r\n", 2) ? EPROTO : 0;
-        if (reply->size == capacity || (size_t)wanted > capacity) {
-            size_t larger = capacity ? 2 * capacity : FIRST_BUFFER;
-            if ((size_t)wanted > larger)
-                larger = (size_t)wanted;
-            char *grown = realloc(reply->bytes, larger);
-            if (!grown)
-                return ENOMEM;
-            reply->bytes = grown;
-            capacity = larger;
-        }
-        status = receive_some(fd, reply, capacity, awake_ns, deadline_ns);
+        if (!replies)
+            return 0;
+        status = make_room(reply, &capacity, wanted ? end + (size_t)wanted : 0);
+        if (status == 0)
+            status = receive_some(fd, reply, capacity, awake_ns, deadline_ns);
     }
     return status;
+}
+
+size_t next_reply(const char *data, size_t size, const char **value, int64_t *value_size)
+{
+    int64_t whole = reply_size(data, size);
+    if (whole <= 0 || (size_t)whole > size)
+        return 0;
+    *value = NULL;
+    *value_size = data[0] == '$' ? -1 : -2;
+    if (data[0] == '$' && data[1] != '-') {
+        *value = (const char *)memchr(data, '\n', size) + 1;
+        *value_size = whole - 2 - (*value - data);
+    }
+    return (size_t)whole;
 }

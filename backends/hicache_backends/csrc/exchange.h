@@ -1,4 +1,4 @@
-/* One request and its reply over a stream socket, in RESP2 (the Redis protocol). */
+/* One or more requests and their replies over a stream socket, in RESP2 (the Redis protocol). */
 #ifndef HICACHE_EXCHANGE_H
 #define HICACHE_EXCHANGE_H
 
@@ -10,10 +10,14 @@ struct reply {
     size_t size;
 };
 
-/* Sends the request and reads one whole reply by `deadline_ns` (CLOCK_MONOTONIC).
- * Returns 0, or an errno: ETIMEDOUT, ECONNRESET (closed), EPROTO (not such a reply, or bytes
- * after it), ENOMEM, or what a system call said. */
-int exchange(int fd, const char *request, size_t request_size, int64_t deadline_ns,
-             struct reply *reply);
+/* Sends the request and reads `replies` whole replies by `deadline_ns` (CLOCK_MONOTONIC).
+ * Returns 0, or an errno: ETIMEDOUT, ECONNRESET (closed), EPROTO (not such replies, or bytes
+ * after them), ENOMEM, or what a system call said. */
+int exchange(int fd, const char *request, size_t request_size, size_t replies,
+             int64_t deadline_ns, struct reply *reply);
+
+/* The bytes that the first reply of `data` takes, 0 if it is not whole. Sets `value` and its size
+ * if it is a bulk string; else the size is -1 for null, -2 for another kind. */
+size_t next_reply(const char *data, size_t size, const char **value, int64_t *value_size);
 
 #endif

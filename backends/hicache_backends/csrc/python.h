@@ -12,5 +12,8 @@ PyObject *read_many(PyObject *self, PyObject *args);
 PyObject *write_many(PyObject *self, PyObject *args);
 PyObject *checksum_many(PyObject *self, PyObject *args);
 PyObject *copy_many(PyObject *self, PyObject *args);
+PyObject *lookup(PyObject *self, PyObject *args);
+
+PyObject *exchange_error(int status); /* raises what an exchange's errno means */
 
 #endif
