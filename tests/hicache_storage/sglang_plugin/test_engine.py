@@ -158,7 +158,7 @@ def test_adapters_are_refused_where_page_hashes_do_not_name_them(lora: dict[str,
 
 
 def test_mla_ranks_that_could_not_find_each_others_pages_are_refused() -> None:
-    said = {"is_mla_model": True, "tp_size": 2}
+    said: dict[str, Any] = {"is_mla_model": True, "tp_size": 2}
     with pytest.raises(ConfigError, match=r'"enabled": true.*"endpoint": "embedded"'):
         pools(engine(), **said)
     pools(engine(), manager=True, **said)
