@@ -116,8 +116,8 @@ class Server:
         )
 
     def flush_cache(self) -> None:
-        """Empty device and host memory; the storage keeps its pages."""
-        self.call("POST", "/flush_cache")
+        """Empty device and host memory as soon as nothing is under way; storage keeps its pages."""
+        self.call("POST", "/flush_cache?timeout=20")
 
     def clear_storage(self) -> str:
         """Ask the backend to forget its pages; SGLang answers 200 whatever it does."""

@@ -32,6 +32,8 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 
 WAIT_S = 30.0
 
+Place = tuple[torch.Tensor, torch.Tensor]  # bytes of a buffer, rows of it
+
 _requests = count()
 
 
@@ -131,8 +133,15 @@ class Tree:
 
     def _build(self) -> None:
         args = server_args(self.extra_config, self.shape, self.flags)
+        params = self._make_pools()
+        self.cache = UnifiedRadixCache(params=params)
+        self.cache.init_hicache(args, params)
+        atexit.unregister(self.cache.shutdown)  # close() does it; atexit would keep every pool
+
+    def _make_pools(self) -> Any:
+        """Pools on the device, and the parameters of a cache over them."""
         shape = self.shape
-        self.pool = _device_pool(shape)
+        self.pool = self._device_pool()
         self.allocator = PagedTokenToKVPoolAllocator(
             shape.tokens,
             page_size=shape.page_size,
@@ -141,18 +150,23 @@ class Tree:
             kvcache=self.pool,
             need_sort=False,
         )
-        params = CacheInitParams(
-            req_to_token_pool=ReqToTokenPool(
-                size=8, max_context_len=shape.tokens, device="cpu", enable_memory_saver=False
-            ),
-            token_to_kv_pool_allocator=self.allocator,
-            page_size=shape.page_size,
-            disable=False,
-            tree_components=(ComponentType.FULL,),
+        requests = ReqToTokenPool(
+            size=8, max_context_len=shape.tokens, device="cpu", enable_memory_saver=False
         )
-        self.cache = UnifiedRadixCache(params=params)
-        self.cache.init_hicache(args, params)
-        atexit.unregister(self.cache.shutdown)  # close() does it; atexit would keep every pool
+        return self._params(requests, ComponentType.FULL)
+
+    def _device_pool(self) -> Any:
+        return device_pool(self.shape)
+
+    def _params(self, requests: Any, *components: ComponentType, **more: Any) -> Any:
+        return CacheInitParams(
+            req_to_token_pool=requests,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=self.shape.page_size,
+            disable=False,
+            tree_components=components,
+            **more,
+        )
 
     @property
     def controller(self) -> Any:
@@ -170,13 +184,13 @@ class Tree:
         Returns what the device holds for it, as `contents` does. Pages that the tree has stay.
         """
         held = self._device_indices(ids)
-        fresh = self.allocator.alloc(len(ids) - len(held))
+        fresh = self._alloc(len(ids) - len(held))
+        params = InsertParams(key=RadixKey(ids), value=torch.cat([held, fresh]))
         generator = torch.Generator().manual_seed(seed)
-        for buffer in self._buffers():
-            size = (len(fresh), *buffer.shape[1:])
-            buffer[fresh] = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
-        value = torch.cat([held, fresh])
-        self.cache.insert(InsertParams(key=RadixKey(ids), value=value))
+        for buffer, rows in (*self._kv(fresh), *self._beside(fresh, params)):
+            size = (len(rows), *buffer.shape[1:])
+            buffer[rows] = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+        self.cache.insert(params)
         self.wait_for_backups()
         return self.contents(ids)
 
@@ -206,16 +220,19 @@ class Tree:
         """Bring what the host has of a prompt to the device; returns its contents there."""
         matched = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(ids)))
         if matched.host_hit_length:
-            if not self.cache.load_back(matched.best_match_node):
+            if not self.cache.load_back(matched.best_match_node, req=self._request()):
                 raise AssertionError("SGLang refused to load the prompt back")
             self.cache.ready_to_load_host_cache()
             self._pump(lambda: not self.cache.ongoing_load_back, "a load back")
         return self.contents(ids)
 
     def contents(self, ids: array[int]) -> list[torch.Tensor]:
-        """The bytes of a prompt on the device: a tensor a buffer of the pool, (tokens, ...)."""
-        indices = self._device_indices(ids)
-        return [buffer[indices] for buffer in self._buffers()]
+        """The bytes of a prompt on the device: a tensor a buffer of each pool, (rows, ...)."""
+        matched = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(ids)))
+        node = matched.last_device_node
+        indices = self.cache.path_device_indices(node)
+        places = (*self._kv(indices), *self._state(node, indices))
+        return [buffer[rows] for buffer, rows in places]
 
     def attach(self, extra_config: Mapping[str, Any] | None = None) -> tuple[bool, str]:
         """Attach a backend at run time, as the admin API does."""
@@ -245,10 +262,25 @@ class Tree:
     ) -> None:
         self.close()
 
-    def _buffers(self) -> list[torch.Tensor]:
-        pool = self.pool
-        buffers = pool.k_buffer + pool.v_buffer if self.shape.kind == "mha" else pool.kv_buffer
-        return [buffer.view(torch.uint8) for buffer in buffers]
+    def _alloc(self, count: int) -> torch.Tensor:
+        indices: torch.Tensor = self.allocator.alloc(count)
+        return indices
+
+    def _kv(self, indices: torch.Tensor) -> list[Place]:
+        """Keys and values of tokens, in every layer."""
+        return [(buffer, indices) for buffer in kv_buffers(self.pool)]
+
+    def _beside(self, fresh: torch.Tensor, params: Any) -> list[Place]:
+        """What an insertion has beside KV; a subclass completes its parameters too."""
+        return []
+
+    def _state(self, node: Any, indices: torch.Tensor) -> list[Place]:
+        """What a prompt that ends in a node has on the device beside KV."""
+        return []
+
+    def _request(self) -> Any:
+        """A request that a load needs where each has a state of its own."""
+        return None
 
     def _device_indices(self, ids: array[int]) -> torch.Tensor:
         matched = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(ids)))
@@ -288,7 +320,15 @@ def server_args(extra_config: Mapping[str, Any], shape: Shape, flags: Flags) -> 
     return args
 
 
-def _device_pool(shape: Shape) -> Any:
+def kv_buffers(pool: Any) -> list[torch.Tensor]:
+    """The buffers of a pool of keys and values as bytes, each (tokens, ...)."""
+    split = hasattr(pool, "k_buffer")
+    buffers = pool.k_buffer + pool.v_buffer if split else pool.kv_buffer
+    return [buffer.view(torch.uint8) for buffer in buffers]
+
+
+def device_pool(shape: Shape) -> Any:
+    """SGLang's pool on the device: the CPU here."""
     common = {
         "size": shape.tokens,
         "page_size": shape.page_size,
