@@ -8,7 +8,6 @@ increments that does not grow with its pages.
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections import Counter as Tally
@@ -20,6 +19,7 @@ import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry
 
 from hicache_backends.outcomes import Outcome, Reason
+from hicache_storage.gauges import Gauges
 
 if TYPE_CHECKING:
     from prometheus_client.metrics import MetricWrapperBase
@@ -58,11 +58,6 @@ _HELP = {
     "bytes_read": "Bytes of pages read and verified.",
     "bytes_written": "Bytes of pages known to be written.",
 }
-_GAUGES = {
-    "pages": ("hicache_stored_pages", "Pages in the own index."),
-    "bytes": ("hicache_stored_bytes", "Bytes of the pages in the own index."),
-    "capacity_bytes": ("hicache_capacity_bytes", "Bytes that may be kept."),
-}
 _families_lock = threading.Lock()
 _families: WeakKeyDictionary[CollectorRegistry, dict[str, MetricWrapperBase]] = WeakKeyDictionary()
 
@@ -71,7 +66,7 @@ class Metrics:
     """The counters of one backend and tenant. Thread safe. Build one with `create`."""
 
     def __init__(
-        self, families: Mapping[str, MetricWrapperBase], labels: Mapping[str, str]
+        self, families: Mapping[str, MetricWrapperBase], gauges: Gauges, labels: Mapping[str, str]
     ) -> None:
         def counter(name: str, **more: str) -> prometheus.Counter:
             return cast("prometheus.Counter", families[name].labels(**labels, **more))
@@ -85,9 +80,9 @@ class Metrics:
             op: cast("prometheus.Histogram", families["seconds"].labels(**labels, op=op))
             for op in _OPS
         }
-        self._gauges = {
-            name: cast("prometheus.Gauge", families[name].labels(**labels)) for name in _GAUGES
-        }
+        self._gauges, self._labels = gauges, tuple(labels.values())
+        self._end_watch: Callable[[], None] | None = None
+        gauges.show(self._labels)
         self._lookups_without_hit = 0
         self._stored_anything = False
         self._warned = False
@@ -98,7 +93,8 @@ class Metrics:
     ) -> Metrics:
         """Counters with these labels, in `registry` or the process's own one."""
         labels = {"backend": backend, "tenant": tenant, "tier": TIER}
-        return cls(_families_of(registry or prometheus.REGISTRY), labels)
+        found = registry or prometheus.REGISTRY
+        return cls(_families_of(found), Gauges.of(found, _BASE), labels)
 
     def observe(
         self, op: str, outcomes: Sequence[Outcome], bytes_moved: int, seconds: float
@@ -133,15 +129,19 @@ class Metrics:
         """Count pages asked for ahead; what became of them is observed as op "prefetch"."""
         self._plain["prefetch"].inc(pages)
 
-    def watch(self, stats: Callable[[], Mapping[str, int | float | str]]) -> None:
-        """Read the gauges from `stats()` (pages, bytes, capacity_bytes) at each scrape."""
-        for name, gauge in self._gauges.items():
-            gauge.set_function(functools.partial(_gauge_value, stats, name))
+    def watch(
+        self, stats: Callable[[], Mapping[str, int | float | str]], media: Sequence[bytes] = ()
+    ) -> None:
+        """Count a store, whose pages lie on `media`, in the gauges: pages, bytes and
+        capacity_bytes of its `stats()`."""
+        self.unwatch()
+        self._end_watch = self._gauges.add(self._labels, stats, media)
 
     def unwatch(self) -> None:
-        """Let go of `stats`; the gauges say 0."""
-        for gauge in self._gauges.values():
-            gauge.set_function(_zero)
+        """Let go of `stats`."""
+        end, self._end_watch = self._end_watch, None
+        if end is not None:
+            end()
 
     def snapshot(self) -> dict[str, int | dict[str, int]]:
         """The counters by short name; those by op or reason are dicts of what is not 0."""
@@ -200,21 +200,9 @@ def _new_families(registry: CollectorRegistry) -> dict[str, MetricWrapperBase]:
         buckets=_SECONDS,
         registry=registry,
     )
-    for short, (name, text) in _GAUGES.items():
-        families[short] = prometheus.Gauge(
-            name, text, _BASE, registry=registry, multiprocess_mode="livesum"
-        )
     return families
 
 
 def _value(counter: prometheus.Counter) -> int:
     samples = next(iter(counter.collect())).samples
     return int(next(s.value for s in samples if s.name.endswith("_total")))
-
-
-def _gauge_value(stats: Callable[[], Mapping[str, int | float | str]], name: str) -> float:
-    return float(stats().get(name, 0))
-
-
-def _zero() -> float:
-    return 0.0

@@ -81,7 +81,7 @@ class PageStore:
             self.options.max_queued_bytes,
         )
         storage.set_keeper(RegistryKeeper(registry, self.metrics.evicted))
-        self.metrics.watch(storage.stats)
+        self.metrics.watch(storage.stats, storage.media)
         if registry is not None:
             registry.start(self._obey)
 
