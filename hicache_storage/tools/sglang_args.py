@@ -15,7 +15,8 @@ from typing import Any
 from hicache_backends.errors import ConfigError
 from hicache_storage.config import Config
 from hicache_storage.config.layers import suggestion
-from hicache_storage.sglang.settings import FILE_KEY, plugin_config
+from hicache_storage.config.loading import document_of
+from hicache_storage.sglang.settings import FILE_KEY, SGLANG_KEYS, plugin_config
 
 Flags = dict[str, str | None]
 """Values by flag, None for a switch, in the order of the command line."""
@@ -56,14 +57,17 @@ def launch_flags(file: Path, tuning: Tuning) -> Flags:
 
     Raises ConfigError for what no SGLang could serve.
     """
+    path = file.expanduser().absolute()
     extra: dict[str, object] = {
         "backend_name": "hicache-storage",
         "module_path": "hicache_storage.sglang",
         "class_name": "HiCacheL3",
         "interface_v1": 1,
         "hicache_storage_pass_prefix_keys": True,
-        FILE_KEY: str(file.expanduser().absolute()),
     }
+    # SGLang doesn't read the file: what is in it for SGLang goes along
+    extra |= {k: v for k, v in document_of(path)[0].tree.items() if k in SGLANG_KEYS}
+    extra[FILE_KEY] = str(path)
     if tuning.prefetch_threshold is not None:
         extra["prefetch_threshold"] = tuning.prefetch_threshold
     config = plugin_config(extra)  # as it will be read there

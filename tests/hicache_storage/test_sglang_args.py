@@ -100,6 +100,20 @@ def test_a_threshold_is_passed_on_only_where_one_is_asked_for(
     assert "prefetch_threshold" in SGLANG_KEYS
 
 
+def test_what_a_file_holds_for_sglang_is_passed_on_and_an_option_goes_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(
+        written(
+            tmp_path / "l3.toml", f"prefetch_threshold = 32\nprefetch_timeout_base = 3\n{CONFIG}"
+        )
+    )
+    told = extra(printed(capsys, "-c", file))
+    assert (told["prefetch_threshold"], told["prefetch_timeout_base"]) == (32, 3)
+    told = extra(printed(capsys, "-c", file, "--prefetch-threshold", "128"))
+    assert (told["prefetch_threshold"], told["prefetch_timeout_base"]) == (128, 3)
+
+
 def test_without_a_page_size_it_warns_of_pages_of_one_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
