@@ -117,8 +117,9 @@ def _called(module: str, name: str) -> Any:
 
 
 def _public(holder: Any) -> dict[str, Any]:
-    held = getattr(holder, "__dict__", {})
-    return {key: value for key, value in held.items() if not key.startswith("_")}
+    """The fields of an object; SGLang's arguments became a msgspec struct, which has no dict."""
+    names = [*getattr(holder, "__struct_fields__", ()), *getattr(holder, "__dict__", ())]
+    return {name: getattr(holder, name, None) for name in names if not name.startswith("_")}
 
 
 def _unreachable_args() -> dict[str, Any] | None:

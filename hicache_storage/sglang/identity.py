@@ -25,10 +25,13 @@ _CHANGES_VALUES = (
     "json_model_override_args",
     "quantization_param_path",
     "torchao_config",
+    "modelopt_quant",
+    "rl_quant_profile",
     "load_format",
 )
 """Launch arguments that change the numbers in a page, though the model's files are the same."""
 _CHANGES_NOTHING = (None, "", "{}", "auto")
+_CHANGES_DRAFTS = ("speculative_draft_model_quantization", "speculative_draft_load_format")
 _PARTS_OF_OTHER_TYPES = ("conv_dtype", "temporal_dtype")
 _DRAFT_LAYERS = ("mtp_draft_buffer_infos", "mtp_draft_device_pools")
 
@@ -79,7 +82,7 @@ def namespace_of(
 def _marks(config: Config, engine: Engine, shard: Shard, name: str, whose: bool) -> list[str]:
     """What else tells pages apart. `whose`: each tensor-parallel rank has its own."""
     marks = [f"sglang {engine.version or 'unknown'}"]
-    changes = _CHANGES_VALUES + (("speculative_draft_model_quantization",) if _drafts(name) else ())
+    changes = _CHANGES_VALUES + (_CHANGES_DRAFTS if _drafts(name) else ())
     marks += [f"{arg} {value}" for arg in changes if (value := _told(engine, arg))]
     marks += [f"tp {shard.tp_rank}/{shard.tp_size}"] * whose
     marks += [f"pp {shard.pp_rank}/{shard.pp_size}"] * (shard.pp_size > 1)
@@ -121,7 +124,8 @@ def _dtype(config: Config, engine: Engine, pool: Any, name: str) -> str:
     configured = config.identity.kv_dtype
     known = _named(wanted or configured) if held == "uint8" else held
     if name != KV:
-        parts = [_named(getattr(pool, part, "")) for part in _PARTS_OF_OTHER_TYPES]
+        parts = [_named(getattr(pool, part, "")) for part in _CHANGES_DRAFTS = ("speculative_draft_model_quantization", "speculative_draft_load_format")
+_PARTS_OF_OTHER_TYPES]
         return "+".join(filter(None, parts)) or known or held
     if not known:
         raise ConfigError(
