@@ -124,8 +124,7 @@ def _dtype(config: Config, engine: Engine, pool: Any, name: str) -> str:
     configured = config.identity.kv_dtype
     known = _named(wanted or configured) if held == "uint8" else held
     if name != KV:
-        parts = [_named(getattr(pool, part, "")) for part in _CHANGES_DRAFTS = ("speculative_draft_model_quantization", "speculative_draft_load_format")
-_PARTS_OF_OTHER_TYPES]
+        parts = [_named(getattr(pool, part, "")) for part in _PARTS_OF_OTHER_TYPES]
         return "+".join(filter(None, parts)) or known or held
     if not known:
         raise ConfigError(
