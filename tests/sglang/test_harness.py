@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.sglang.harness.recording import record
 from tests.sglang.harness.tree import Flags, Ranks, Shape, Tree, tokens
+from tests.sglang.plugin import extra_config
 
 LAYOUTS = [
     *(("mha", layout) for layout in ("layer_first", "page_first", "page_first_direct")),
@@ -46,6 +48,24 @@ def test_a_backend_is_told_the_rank_of_the_scheduler(
         )
         assert server.insert(tokens(20))
         assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_each_kind_of_call_has_its_thread(tmp_path: Path) -> None:
+    config, ids = extra_config(tmp_path), tokens(20)
+    with Tree(config) as server:
+        written = record(server.backend)
+        server.insert(ids)
+    with Tree(config) as other:
+        read = record(other.backend)
+        other.prefetch(ids)
+    assert [(call.method, call.thread) for call in written if call.method != "close"] == [
+        ("batch_set_v1", "backup_thread_func")
+    ]
+    assert [(call.method, call.thread) for call in read if call.method != "close"] == [
+        ("batch_exists", "prefetch_thread_func"),
+        ("batch_get_v1", "prefetch_io_aux_func"),
+    ]
+    assert read[0].result == len(read[1].result) == 20
 
 
 def _stored_and_fetched(path: Path, ids: array[int], shape: Shape) -> int:

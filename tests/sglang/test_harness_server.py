@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.sglang.harness.server import Options, prompt, serve
-from tests.sglang.harness.waiting import wait_until
 from tests.sglang.harness.zygote import Zygote
 
 
@@ -20,8 +19,6 @@ def test_an_answer_is_the_same_from_every_level(
     with serve(zygote, request.getfixturevalue(model), *_files(tmp_path, tp_size)) as server:
         cold = server.generate(ids)
         warm = server.generate(ids)
-        writers = tp_size if model == "qwen2" else 1  # ranks of MLA hold the same
-        wait_until(lambda: len(list((tmp_path / "l3").iterdir())) >= 31 * writers, "31 pages")
         server.flush_cache()
         stored = server.generate(ids)
     assert (cold.device, cold.storage) == (0, 0)

@@ -23,6 +23,7 @@ from tests.sglang.harness.zygote import Zygote
 
 START_S = 120.0
 REQUEST_S = 60.0
+FLUSH_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -116,32 +117,32 @@ class Server:
         )
 
     def flush_cache(self) -> None:
-        """Empty device and host memory as soon as nothing is under way; storage keeps its pages."""
-        self.call("POST", "/flush_cache?timeout=20")
+        """Empty device and host memory, once backups and prefetches are done; storage keeps all."""
+        self.call("POST", f"/flush_cache?timeout={FLUSH_S}")
 
     def clear_storage(self) -> str:
         """Ask the backend to forget its pages; SGLang answers 200 whatever it does."""
         return self.call("POST", "/hicache/storage-backend/clear")
 
     def attach(self, extra_config: Mapping[str, Any], backend: str = "dynamic") -> str:
-        """Attach a storage backend at run time; needs `admin_key`. HTTPError 400 when it fails."""
+        """Attach a storage backend at run time; needs `admin_key`. HTTPError if it fails."""
         body = {
             "hicache_storage_backend": backend,
             "hicache_storage_backend_extra_config_json": json.dumps(dict(extra_config)),
             "hicache_storage_prefetch_policy": self.options.prefetch_policy,
         }
-        return self.call("PUT", "/hicache/storage-backend", body)
+        return self._call_when_idle("PUT", "/hicache/storage-backend", body)
 
     def detach(self) -> str:
         """Detach the storage backend at run time; needs `admin_key`."""
-        return self.call("DELETE", "/hicache/storage-backend")
+        return self._call_when_idle("DELETE", "/hicache/storage-backend")
 
     def metrics(self) -> str:
         """SGLang's Prometheus page; needs `--enable-metrics`."""
         return self.call("GET", "/metrics")
 
     def call(self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S) -> str:
-        """One HTTP request with the admin key; urllib.error.HTTPError for a status from 400 on."""
+        """One HTTP request with the admin key; HTTPError, with the reply, for a status from 400."""
         request = urllib.request.Request(  # always http
             f"http://127.0.0.1:{self.port}{path}",
             method=method,
@@ -150,9 +151,26 @@ class Server:
         )
         if self.options.admin_key:
             request.add_header("Authorization", f"Bearer {self.options.admin_key}")
-        with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 # as above
-            text: str = reply.read().decode()
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 # http
+                text: str = reply.read().decode()
+        except urllib.error.HTTPError as error:
+            told = f"{error.reason}: {error.read().decode()}"
+            raise urllib.error.HTTPError(
+                request.full_url, error.code, told, error.headers, None
+            ) from error
         return text
+
+    def _call_when_idle(self, method: str, path: str, body: Any = None) -> str:
+        """As `call`, again while the scheduler has backups or prefetches under way."""
+        end = time.monotonic() + REQUEST_S
+        while True:
+            try:
+                return self.call(method, path, body)
+            except urllib.error.HTTPError as error:
+                if "not idle" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.05)
 
     def processes(self) -> list[psutil.Process]:
         """The live processes of the server, by name `sglang::scheduler` and the like."""

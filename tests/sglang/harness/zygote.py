@@ -21,6 +21,7 @@ from typing import NoReturn
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",  # threads of so small a model mostly wait for each other
     "PYTHONPATH": f"{ROOT}:{ROOT / 'backends'}",
     "SGLANG_USE_CPU_ENGINE": "1",
     "TORCHDYNAMO_DISABLE": "1",  # nothing is worth compiling here
