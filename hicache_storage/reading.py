@@ -119,7 +119,7 @@ class Reader:
             return _nowhere(len(digests), Reason.NEVER_WRITTEN)
         except RegistryError:
             return _nowhere(len(digests), Reason.REGISTRY_DOWN)
-        if registry.state is State.REBUILDING:
+        if why and registry.state is State.REBUILDING:
             rebuilt: list[Reason | None] = [
                 Reason.REGISTRY_REBUILDING if reason is Reason.NEVER_WRITTEN else reason
                 for reason in answer.reasons

@@ -84,14 +84,14 @@ class SessionCore:
         found = Lookup([], [])
         for chunk in _chunks(digests, MAX_PROBES // max(1, len(media))):
             call: Call | Probe
-            if prefix and not self._touching and len(media) <= MAX_PROBED_MEDIA:
-                call = self._probe(chunk, media, why)
+            if prefix and self.may_probe(media):
+                call = self.probe(chunk, media, why=why)
             else:
                 call = self.wire.lookup(
                     self.epoch, chunk, media, prefix, self.routes.touch_interval
                 )
             try:
-                read = partial(self._found, keys_asked=len(chunk), absent=absent)
+                read = partial(self.found, keys_asked=len(chunk), absent=absent)
                 part = yield from self._ask(call, read)
             except wire.Forgotten:
                 part = _nowhere(len(chunk), Reason.REGISTRY_REBUILDING)
@@ -273,7 +273,13 @@ class SessionCore:
         if self.withdrawn is not None:
             self.withdrawn.difference_update((entry.digest, entry.location) for entry in kept)
 
-    def _found(self, reply: Reply | list[bytes], keys_asked: int, absent: Reason) -> Lookup:
+    def found(
+        self,
+        reply: Reply | list[bytes],
+        keys_asked: int,
+        absent: Reason = Reason.NEVER_WRITTEN,
+    ) -> Lookup:
+        """What the reply to a lookup says. `absent`: the reason of a page that is nowhere."""
         if isinstance(reply, list):  # the script counts its own
             self.hits += len(reply)
         else:
@@ -281,7 +287,12 @@ class SessionCore:
             self._touching = bool(head) and not is_fresh(head, self._now(), self.routes.patience)
         return wire.read_lookup(reply, keys_asked, absent)
 
-    def _probe(self, digests: Sequence[bytes], media: Sequence[bytes], why: bool) -> Probe:
+    def may_probe(self, media: Sequence[bytes]) -> bool:
+        """Whether a probe is likely to suffice."""
+        return not self._touching and len(media) <= MAX_PROBED_MEDIA
+
+    def probe(self, digests: Sequence[bytes], media: Sequence[bytes], *, why: bool) -> Probe:
+        """For at most MAX_KEYS digests."""
         epoch, reached = self.epoch, tuple(media)
         route = self.routes.find(epoch, reached)
         return Probe(self.routes, epoch, reached, list(digests), why, self._now(), route)

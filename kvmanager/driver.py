@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TypeVar
 
 from hicache_backends.deadline import Deadline
@@ -27,6 +28,7 @@ class Driver:
         self.pool = pool
         self.breaker = Breaker(options.breaker_failures)
         self.timeout_ms = options.timeout_ms
+        self._timeout_ns = int(options.timeout_ms * 1e6)
         self.calls = self.failures = self.round_trips = 0
         self.closed = False
         self._pid = os.getpid()
@@ -38,7 +40,7 @@ class Driver:
 
     def check(self) -> None:
         """Raises RegistryUnavailable where a data call is not worth trying."""
-        if self.forked:
+        if os.getpid() != self._pid:
             raise RegistryUnavailable("this session belongs to the parent of this fork")
         if self.closed:
             raise RegistryUnavailable("this session was closed")
@@ -47,8 +49,8 @@ class Driver:
 
     def limit(self, deadline: Deadline) -> Deadline:
         """The caller's deadline, or the options' if that is earlier."""
-        own = Deadline.after_ms(self.timeout_ms)
-        return own if own.at_ns < deadline.at_ns else deadline
+        at_ns = time.monotonic_ns() + self._timeout_ns
+        return deadline if deadline.at_ns <= at_ns else Deadline(at_ns)
 
     def run(self, flow: Flow[T], deadline: Deadline) -> T:
         """A call of the data path, which returns at once while the registry is down."""
@@ -58,6 +60,21 @@ class Driver:
             return self.run_on(connection, flow, deadline)
         finally:
             self.pool.give(connection)
+
+    def probe(self, probe: Probe, deadline: Deadline) -> list[bytes] | None:
+        """What a probe by itself finds, without the flow around it, which costs more Python
+        than the rest of such a call. None where it does not suffice."""
+        self.check()
+        connection = self.connect(deadline, fresh=False)
+        self.calls += 1
+        try:
+            reply = self._exchange(connection, probe, deadline)
+        except resp.NoScript:
+            return None
+        finally:
+            self.pool.give(connection)
+        self.breaker.succeeded()
+        return reply if isinstance(reply, list) else None
 
     def run_on(self, connection: Connection, flow: Flow[T], deadline: Deadline) -> T:
         """Any call, over this connection. Raises RegistryError."""

@@ -92,7 +92,7 @@ class Routes:
         return route
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Probe:
     """One such lookup. `now`: the server's clock and SKEW. `why`: misses need reasons."""
 

@@ -14,7 +14,17 @@ from kvmanager.connection import Pool
 from kvmanager.core import Flow, SessionCore, T
 from kvmanager.driver import Driver
 from kvmanager.heartbeat import Heartbeat
-from kvmanager.model import Claim, EntrySource, Lookup, Member, Orders, Published, Removal, State
+from kvmanager.model import (
+    MAX_KEYS,
+    Claim,
+    EntrySource,
+    Lookup,
+    Member,
+    Orders,
+    Published,
+    Removal,
+    State,
+)
 from kvmanager.options import RegistryOptions
 from kvmanager.recovery import Recovery
 from kvmanager.registry import Registry
@@ -64,7 +74,12 @@ class RedisRegistry(Registry):
         prefix: bool = True,
         why: bool = True,
     ) -> Lookup:
-        return self._read(self.core.lookup(digests, media, prefix=prefix, why=why), deadline)
+        core, deadline = self.core, self.driver.limit(deadline)
+        if prefix and not why and core.may_probe(media) and 0 < len(digests) <= MAX_KEYS:
+            found = self.driver.probe(core.probe(digests, media, why=False), deadline)
+            if found is not None:
+                return core.found(found, len(digests))
+        return self.driver.run(core.lookup(digests, media, prefix=prefix, why=why), deadline)
 
     def claim(
         self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""

@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 enum {
@@ -15,6 +18,7 @@ enum {
     MAX_LINE = 64 << 10,
     MAX_BULK = 512 << 20, /* Redis's own limit */
     AWAKE_NS = 80000,     /* most replies come within this; to sleep and be woken takes as long */
+    CROWDED_EXCHANGES = 32,
 };
 
 static int wait_for(int fd, short events, int64_t deadline_ns)
@@ -71,8 +75,30 @@ static int64_t reply_size(const char *data, size_t size)
     return line == 3 || bulk > MAX_BULK ? -1 : line + bulk + 2;
 }
 
-/* Until `awake_ns` the processor is offered to others, but the thread does not sleep. */
-static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t awake_ns,
+/* Offers the processor to others. Whether one took it. */
+static bool yielded(void)
+{
+    struct rusage before, after;
+    if (getrusage(RUSAGE_THREAD, &before))
+        return true;
+    sched_yield();
+    return getrusage(RUSAGE_THREAD, &after) || before.ru_nivcsw != after.ru_nivcsw;
+}
+
+/* Exchanges that still go to sleep at once, because others wanted the processor lately: to stay
+ * awake would only keep them from the work that is waited for. */
+static atomic_uint crowded;
+
+static bool is_crowded(void)
+{
+    unsigned left = atomic_load_explicit(&crowded, memory_order_relaxed);
+    if (left)
+        atomic_store_explicit(&crowded, left - 1, memory_order_relaxed);
+    return left > 0;
+}
+
+/* Until `*awake_ns` the thread does not sleep, unless others want its processor. */
+static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t *awake_ns,
                         int64_t deadline_ns)
 {
     for (;;) {
@@ -84,8 +110,11 @@ static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t aw
         if (n == 0)
             return ECONNRESET;
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (now_ns() < awake_ns) {
-                sched_yield();
+            if (now_ns() < *awake_ns) {
+                if (yielded()) {
+                    atomic_store_explicit(&crowded, CROWDED_EXCHANGES, memory_order_relaxed);
+                    *awake_ns = 0;
+                }
                 continue;
             }
             int status = wait_for(fd, POLLIN, deadline_ns);
@@ -135,7 +164,7 @@ int exchange(int fd, const char *request, size_t request_size, size_t replies,
     size_t capacity = 0, end = 0;
     *reply = (struct reply){NULL, 0};
     int status = send_all(fd, request, request_size, deadline_ns);
-    int64_t awake_ns = now_ns() + AWAKE_NS;
+    int64_t awake_ns = is_crowded() ? 0 : now_ns() + AWAKE_NS;
     if (awake_ns > deadline_ns)
         awake_ns = deadline_ns;
     while (status == 0) {
@@ -146,7 +175,7 @@ int exchange(int fd, const char *request, size_t request_size, size_t replies,
             return 0;
         status = make_room(reply, &capacity, wanted ? end + (size_t)wanted : 0);
         if (status == 0)
-            status = receive_some(fd, reply, capacity, awake_ns, deadline_ns);
+            status = receive_some(fd, reply, capacity, &awake_ns, deadline_ns);
     }
     return status;
 }
