@@ -63,6 +63,7 @@ def test_the_flags_lead_the_plugin_to_the_configuration(
     assert arguments[0] == "--enable-hierarchical-cache"
     assert value(arguments, "--hicache-storage-backend") == "dynamic"
     assert value(arguments, "--page-size") == "64"
+    assert arguments[-2] == EXTRA, "the README takes the last one to attach at run time"
     told = extra(arguments)
     assert plugin_config(told) == plugin_config(value(arguments, EXTRA)) == load_config(file)
     assert wants_zero_copy(told)
