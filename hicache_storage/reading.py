@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from hicache_backends.deadline import Deadline
@@ -39,10 +40,12 @@ class Reader:
     def exists(self, digests: Sequence[bytes], deadline: Deadline) -> int:
         """How many pages from the start are in the own index or known to the registry."""
         held = self._storage.contains(digests)
-        if all(held):
+        if False not in held:
             return len(digests)
         if self._registry is None:
             return held.index(False)
+        if True not in held:
+            return self._ask(list(digests), deadline, prefix=True, why=False).prefix
         missing = [digest for digest, here in zip(digests, held, strict=True) if not here]
         found = self._ask(missing, deadline, prefix=True, why=False).prefix
         if found == len(missing):
@@ -112,7 +115,8 @@ class Reader:
         assert registry is not None, "asked without a registry"  # noqa: S101 - narrows the type
         try:
             # half the time: what the own index knows must still be read before the deadline
-            share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
+            now_ns = time.monotonic_ns()
+            share = Deadline(now_ns + max(deadline.at_ns - now_ns, 2_000_000) // 2)
             media = self._storage.media
             answer = registry.lookup(digests, media, share, prefix=prefix, why=why)
         except StaleEpoch:

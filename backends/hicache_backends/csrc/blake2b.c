@@ -20,6 +20,16 @@ static const uint8_t schedule[10][16] = {
     {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
 };
 
+static inline uint64_t read_le(const uint8_t *bytes)
+{
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
 static inline uint64_t rotate_right(uint64_t x, unsigned n)
 {
     return x >> n | x << (64 - n);
@@ -41,16 +51,14 @@ static inline void mix(uint64_t v[16], int a, int b, int c, int d, uint64_t x, u
 static void compress(uint64_t h[8], const uint8_t block[BLAKE2B_BLOCK], uint64_t total, int last)
 {
     uint64_t m[16], v[16];
-    for (int i = 0; i < 16; i++) {
-        m[i] = 0;
-        for (int byte = 7; byte >= 0; byte--)
-            m[i] = m[i] << 8 | block[8 * i + byte];
-    }
+    for (int i = 0; i < 16; i++)
+        m[i] = read_le(block + 8 * i);
     memcpy(v, h, 8 * sizeof *v);
     memcpy(v + 8, initial, sizeof initial);
     v[12] ^= total;
     if (last)
         v[14] = ~v[14];
+#pragma GCC unroll 12 /* so that the schedule's numbers are constants */
     for (int round = 0; round < 12; round++) {
         const uint8_t *s = schedule[round % 10];
         mix(v, 0, 4, 8, 12, m[s[0]], m[s[1]]);
