@@ -32,7 +32,7 @@ class AddressMap:
 
     def pages(self, numbers: Numbers, keep: Any, *, writable: bool) -> Pages:
         """These pages; `keep` owns the memory."""
-        # one product: numpy lets go of the GIL at each step over thousands of addresses
+        # one step over thousands of addresses, where base + number * stride would take three
         ones = np.ones(len(numbers), np.uint64)
         addresses = np.stack([ones, numbers.astype(np.uint64)], axis=1) @ self.slopes
         return Pages(addresses, np.broadcast_to(self.sizes, addresses.shape), (keep,), writable)
