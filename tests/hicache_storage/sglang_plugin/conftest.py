@@ -8,7 +8,7 @@ import pytest
 from tests.hicache_storage.sglang_plugin.stand_ins import stand_in_torch
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def torch() -> Iterator[None]:
     """These tests do without torch, which SGLang brings along."""
     with pytest.MonkeyPatch.context() as patch:
