@@ -54,7 +54,8 @@ with (
     pages = [bytes([n]) * 4096 for n in range(3)]
     assert all(outcome.ok for outcome in kv.set(["a", "b", "c"], pages, parent=None))
     assert all(outcome.ok for outcome in mamba.set(["c"], pages[:1], parent=None))
-    assert [outcome.ok for outcome in kv.get(["a", "d"], [bytearray(4096), bytearray(4096)])] == [True, False]
+    read = kv.get(["a", "d"], [bytearray(4096), bytearray(4096)])
+    assert [outcome.ok for outcome in read] == [True, False]
     print("open", flush=True)
     sys.stdin.readline()
 """
