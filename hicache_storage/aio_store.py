@@ -41,6 +41,13 @@ class AsyncPageStore:
             lambda left_ms: self.store.exists(keys, timeout_ms=left_ms), lambda: 0, timeout_ms
         )
 
+    async def present(self, keys: Sequence[str], *, timeout_ms: float | None = None) -> list[bool]:
+        return await self._call(
+            lambda left_ms: self.store.present(keys, timeout_ms=left_ms),
+            lambda: [False] * len(keys),
+            timeout_ms,
+        )
+
     async def get(
         self, keys: Sequence[str], buffers: Buffers, *, timeout_ms: float | None = None
     ) -> list[Outcome]:

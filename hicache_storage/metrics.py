@@ -89,12 +89,22 @@ class Metrics:
 
     @classmethod
     def create(
-        cls, backend: str, tenant: str, registry: CollectorRegistry | None = None
+        cls,
+        backend: str,
+        tenant: str,
+        registry: CollectorRegistry | None = None,
+        *,
+        warn_of_no_hits: bool = True,
     ) -> Metrics:
-        """Counters with these labels, in `registry` or the process's own one."""
+        """Counters with these labels, in `registry` or the process's own one.
+
+        `warn_of_no_hits`: say once that pages are stored and none is ever found.
+        """
         labels = {"backend": backend, "tenant": tenant, "tier": TIER}
         found = registry or prometheus.REGISTRY
-        return cls(_families_of(found), Gauges.of(found, _BASE), labels)
+        metrics = cls(_families_of(found), Gauges.of(found, _BASE), labels)
+        metrics._warned = not warn_of_no_hits
+        return metrics
 
     def observe(
         self, op: str, outcomes: Sequence[Outcome], bytes_moved: int, seconds: float

@@ -27,11 +27,17 @@ _log = logging.getLogger(__name__)
 
 
 def open_page_store(
-    config: Config, namespace: Namespace, *, server: str = "", rank: int = 0
+    config: Config,
+    namespace: Namespace,
+    *,
+    server: str = "",
+    rank: int = 0,
+    warn_of_no_hits: bool = True,
 ) -> PageStore:
     """The configured store for the pages of `namespace`.
 
     `server` names the processes that answer requests together, `rank` this one of them.
+    `warn_of_no_hits`: say once that pages are stored and none is ever found.
     Raises ConfigError, StorageError; RegistryError only for a registry that will never take this
     process. One that is down is joined later.
     """
@@ -53,7 +59,9 @@ def open_page_store(
             namespace,
             registry=registry,
             options=config.store_options(),
-            metrics=Metrics.create(config.backend, namespace.tenant),
+            metrics=Metrics.create(
+                config.backend, namespace.tenant, warn_of_no_hits=warn_of_no_hits
+            ),
             access_log=config.access_log(),
         )
     except BaseException:

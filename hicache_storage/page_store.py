@@ -106,6 +106,17 @@ class PageStore:
             self._access_log.record("exists", keys, found)
         return found
 
+    def present(self, keys: Sequence[str], *, timeout_ms: float | None = None) -> list[bool]:
+        """For each page whether it could be read right now. Pins and promises nothing."""
+        began = time.monotonic()
+        digests = self._open_digests(keys)
+        if self._mode == "off":
+            there = [False] * len(keys)
+        else:
+            there = self._reader.present(digests, self._deadline(timeout_ms))
+        self.metrics.looked_up(len(keys), sum(there), time.monotonic() - began)
+        return there
+
     def get(
         self, keys: Sequence[str], buffers: Buffers, *, timeout_ms: float | None = None
     ) -> list[Outcome]:

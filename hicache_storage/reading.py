@@ -52,6 +52,16 @@ class Reader:
             return len(digests)
         return digests.index(missing[found])
 
+    def present(self, digests: Sequence[bytes], deadline: Deadline) -> list[bool]:
+        """For each page whether it is in the own index or known to the registry."""
+        held = list(self._storage.contains(digests))
+        absent = [i for i, here in enumerate(held) if not here]
+        if absent and self._registry is not None:
+            answer = self._ask([digests[i] for i in absent], deadline, prefix=False, why=False)
+            for i, location in zip(absent, answer.locations, strict=True):
+                held[i] = bool(location)
+        return held
+
     def get(self, digests: Sequence[bytes], pages: Pages, deadline: Deadline) -> list[Outcome]:
         """One outcome a page, in order; the whole call looks up at most twice."""
         locations, reasons = self._locate(digests, deadline)

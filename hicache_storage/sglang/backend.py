@@ -38,11 +38,16 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
         config = plugin_config(extra)
         self._guard = Guard()
         self._silence: SilentZero | None = None
-        self._pools = Pools(
-            config, running_engine(), storage_config, zero_copy=wants_zero_copy(extra)
-        )
+        engine = running_engine()
+        self._pools = Pools(config, engine, storage_config, zero_copy=wants_zero_copy(extra))
         self._transfers = Transfers(self._pools)
-        self._stop_metrics = serve_metrics(config.sglang, self._pools.shard.number)
+        shard = self._pools.shard
+        self._stop_metrics = serve_metrics(
+            config.sglang,
+            shard.number,
+            ranks=shard.ranks,
+            replicas=1 if engine.splits_requests else int(engine.arg("dp_size") or 1),
+        )
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Open and test the store of the KV pool. Raises HiCacheError that says what to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import prometheus_client
@@ -10,21 +11,29 @@ from hicache_backends.errors import ConfigError
 from hicache_storage.config.sections import SglangSection
 
 
-def serve_metrics(section: SglangSection, rank: int) -> Callable[[], None]:
+def serve_metrics(
+    section: SglangSection, rank: int, *, ranks: int = 1, replicas: int = 1
+) -> Callable[[], None]:
     """Serve /metrics where a port is configured; returns what stops it. Raises ConfigError.
 
+    The port is the configured one plus `rank`. Of `replicas` that are not told apart, of `ranks`
+    each, every one takes the first port of its rank that is free.
     Without a port they come with SGLang's: it sets PROMETHEUS_MULTIPROC_DIR before this library
     is imported, so that one scrape has both.
     """
     if section.metrics_port is None:
         return lambda: None
-    port = section.metrics_port + rank
-    try:
-        server, thread = prometheus_client.start_http_server(port, addr=section.metrics_host)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"sglang.metrics_port: cannot listen on {section.metrics_host}:{port}: {error}"
-        ) from None
+    for replica in range(replicas):
+        port = section.metrics_port + rank + replica * ranks
+        try:
+            server, thread = prometheus_client.start_http_server(port, addr=section.metrics_host)
+            break
+        except (OSError, OverflowError) as error:
+            if getattr(error, "errno", None) == errno.EADDRINUSE and replica + 1 < replicas:
+                continue
+            raise ConfigError(
+                f"sglang.metrics_port: cannot listen on {section.metrics_host}:{port}: {error}"
+            ) from None
 
     def stop() -> None:
         server.shutdown()

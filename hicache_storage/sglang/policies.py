@@ -11,11 +11,10 @@ Lengths = NDArray[np.bool_]
 """At p: whether a prefix of p pages can be restored; of p = 0 always."""
 
 
-def all_pages(present: Sequence[bool]) -> Lengths:
-    """Of a pool whose every page is needed, such as the indexer of sparse attention."""
-    legal = np.ones(len(present) + 1, np.bool_)
-    legal[1:] = np.logical_and.accumulate(np.asarray(present, np.bool_))
-    return legal
+def whole_prefix(present: int, pages: int) -> Lengths:
+    """Of a pool whose every page is needed, such as the indexer of sparse attention: of `pages`
+    the first `present` are there."""
+    return np.arange(pages + 1) <= present
 
 
 def trailing_pages(present: Sequence[bool], window: int) -> Lengths:

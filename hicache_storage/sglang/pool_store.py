@@ -42,8 +42,7 @@ class PoolStore:
 
     def present(self, keys: Sequence[str]) -> list[bool]:
         """For each page whether it's there."""
-        outcomes = self.store.explain(keys, timeout_ms=self._timeout_ms)
-        return [outcome.ok for outcome in outcomes]
+        return self.store.present(keys, timeout_ms=self._timeout_ms)
 
     def put(self, keys: Sequence[str], host_indices: Any, parent: str | None) -> list[Outcome]:
         """Store host pages. A page that somebody else is storing is ok."""

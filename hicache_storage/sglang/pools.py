@@ -140,7 +140,13 @@ class Pools:
         server = self._engine.server_name
         if server and self.shard.dp_rank:
             server = f"{server}-dp{self.shard.dp_rank}"
-        return open_page_store(self.config, namespace, server=server, rank=self.shard.rank)
+        return open_page_store(
+            self.config,
+            namespace,
+            server=server,
+            rank=self.shard.rank,
+            warn_of_no_hits=False,  # SilentZero knows more
+        )
 
     def _open_for_tensors(self, name: str, page_bytes: int, tensor: Any) -> PoolStore | None:
         """Pages of a pool that SGLang doesn't show: which heads they hold isn't known, so that

@@ -61,7 +61,12 @@ class Shard:
     @property
     def number(self) -> int:
         """A number of its own within the server."""
-        return self.dp_rank * self.pp_size * self.cp_size * self.tp_size + self.rank
+        return self.dp_rank * self.ranks + self.rank
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a data-parallel replica."""
+        return self.pp_size * self.cp_size * self.tp_size
 
 
 def refuse_unknown_shares(engine: Engine, shard: Shard) -> None:

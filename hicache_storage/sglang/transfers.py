@@ -10,7 +10,7 @@ import numpy as np
 
 from hicache_storage.page_store import UNTOLD
 from hicache_storage.sglang.identity import KV
-from hicache_storage.sglang.policies import Lengths, all_pages, lengths, trailing_pages
+from hicache_storage.sglang.policies import Lengths, lengths, trailing_pages, whole_prefix
 from hicache_storage.sglang.pools import Pools
 
 ALL, TRAILING = "all_pages", "trailing_pages"
@@ -24,16 +24,13 @@ class Transfers:
 
     def kv_prefix(self, keys: Sequence[str]) -> int:
         """Pages of the KV pool there are from the start."""
-        if self._pools.is_empty(KV):
-            return len(keys)
-        pages = self._pools.get(KV)
-        return pages.exists(keys) if pages else 0
+        return self._prefix(KV, keys)
 
     def find(
         self, keys: Sequence[str], transfers: Sequence[Any]
     ) -> tuple[dict[str, int], list[int]]:
         """How far each pool reaches, and every prefix length (in pages) that all pools allow."""
-        found = self.kv_prefix(keys)
+        found = self._prefix(KV, keys)
         reach = {KV: found} if found else {}
         legal: Lengths = np.ones(found + 1, np.bool_)
         for transfer in transfers:
@@ -42,9 +39,10 @@ class Transfers:
             name, policy = str(transfer.name), _value(transfer.hit_policy)
             if policy not in (ALL, TRAILING):
                 continue  # another form of pages that are there anyway; it never gates a hit
-            present = self._present(name, keys[:found])
-            window = len(transfer.keys or ())
-            own = all_pages(present) if policy == ALL else trailing_pages(present, window)
+            if policy == ALL:
+                own = whole_prefix(self._prefix(name, keys[:found]), found)
+            else:
+                own = trailing_pages(self._present(name, keys[:found]), len(transfer.keys or ()))
             if own[1:].any():
                 reach[name] = lengths(own)[-1]
             legal &= own
@@ -71,6 +69,12 @@ class Transfers:
         if _value(transfer.hit_policy) != ALL:
             parent = UNTOLD  # the page before is seldom there: only a window or a state is kept
         return [outcome.ok for outcome in pages.put(keys, transfer.host_indices, parent)]
+
+    def _prefix(self, name: str, keys: Sequence[str]) -> int:
+        if self._pools.is_empty(name):
+            return len(keys)
+        pages = self._pools.get(name)
+        return pages.exists(keys) if pages else 0
 
     def _present(self, name: str, keys: Sequence[str]) -> list[bool]:
         if self._pools.is_empty(name):

@@ -167,6 +167,15 @@ def test_stored_but_never_found_warns_once(
     assert "none of the last" in caplog.text
 
 
+def test_who_watches_for_hits_otherwise_is_not_warned_twice(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics.create("nvme", "t", registry, warn_of_no_hits=False)
+    metrics.observe("set", [STORED], 10, 0.001)
+    metrics.looked_up(SILENT_ZERO_AFTER, 0, 0.001)
+    assert not caplog.records
+
+
 def test_a_store_that_has_hit_never_warns(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -375,3 +375,16 @@ def test_making_room_with_a_stuck_registry_still_keeps_the_deadline(
         assert time.monotonic() - began < 0.4
     finally:
         server.thaw()
+
+
+def test_present_tells_of_each_page_whoever_stored_it(open_store: Open) -> None:
+    first, second = open_store(), open_store()
+    keys = hashes(9)
+    write(first, keys[0:2])
+    write(second, keys[4:6])
+    write(first, keys[8:])
+    expected = [i in (0, 1, 4, 5, 8) for i in range(9)]
+    assert first.present(keys) == second.present(keys) == expected
+    assert first.present([]) == []
+    first.mode = "off"
+    assert first.present(keys) == [False] * 9

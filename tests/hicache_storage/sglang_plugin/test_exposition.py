@@ -53,6 +53,17 @@ def test_each_rank_has_a_port_of_its_own(port: int) -> None:
     assert all(refused(port + rank) for rank in range(3))
 
 
+def test_replicas_that_are_not_told_apart_take_the_next_ports_of_their_rank(port: int) -> None:
+    section, stops = SglangSection(metrics_port=port), []
+    for _replica in range(3):
+        stops.append(serve_metrics(section, 0, ranks=1, replicas=3))
+    assert all(scrape(port + replica) for replica in range(3))
+    with pytest.raises(ConfigError, match="metrics_port"):
+        serve_metrics(section, 0, ranks=1, replicas=3)
+    for stop in stops:
+        stop()
+
+
 def test_a_stopped_port_can_be_served_again(port: int) -> None:
     for _ in range(3):
         stop = serve_metrics(SglangSection(metrics_port=port), 0)

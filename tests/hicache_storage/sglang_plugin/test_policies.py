@@ -6,15 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache_storage.sglang.policies import all_pages, lengths, trailing_pages
+from hicache_storage.sglang.policies import lengths, trailing_pages, whole_prefix
 
 PRESENT = st.lists(st.booleans(), max_size=40)
+
+
+def first_hole(present: list[bool]) -> int:
+    return [*present, False].index(False)
 
 
 @given(PRESENT)
 def test_every_page_of_the_prefix_must_be_there(present: list[bool]) -> None:
     said = [n for n in range(1, len(present) + 1) if all(present[:n])]
-    assert lengths(all_pages(present)) == said
+    assert lengths(whole_prefix(first_hole(present), len(present))) == said
 
 
 @given(PRESENT, st.integers(0, 50))
@@ -29,8 +33,9 @@ def test_pools_agree_on_the_lengths_that_each_allows(
     some: list[bool], more: list[bool], window: int
 ) -> None:
     pages = min(len(some), len(more))
-    both = all_pages(some[:pages]) & trailing_pages(more[:pages], window)
-    own = set(lengths(all_pages(some[:pages]))) & set(lengths(trailing_pages(more[:pages], window)))
-    assert lengths(both) == sorted(own)
+    whole = whole_prefix(first_hole(some[:pages]), pages)
+    trailing = trailing_pages(more[:pages], window)
+    both = whole & trailing
+    assert lengths(both) == sorted({*lengths(whole)} & {*lengths(trailing)})
     assert both[0], "nothing can always be restored"
     assert lengths(np.ones(1, np.bool_)) == []
