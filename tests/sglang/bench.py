@@ -2,7 +2,8 @@
 
 Each side has a tree, a controller with its threads, and host pools of its own; the same pages,
 one run, sides alternating. A figure is the median of the rounds; a ratio is the median of the
-rounds' ratios. Run it with `make bench-sglang`.
+rounds' ratios. `drive` is what fio takes for as many bytes at its best depth, past the page cache:
+no cold prefetch can be much faster. Run it with `make bench-sglang`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rich.table import Table
 from sglang.srt.mem_cache.utils import get_storage_hash_str
 
 from hicache_storage.tools.bench_arena import drop_page_cache
+from hicache_storage.tools.bench_fio import Fio
 from hicache_storage.tools.spinner import Spinner
 from tests.sglang.harness.tree import Flags, Shape, Tree, tokens
 
@@ -35,7 +37,10 @@ MIB_PAGES = Shape(page_size=PAGE_TOKENS, layers=16, heads=8, head_dim=64)
 LAYOUTS = ("layer_first", "page_first")
 OURS, BUFFERED = "ours", "ours, buffered"
 OTHERS = ("file", "hf3fs")
-PHASES = ("backup", "prefetch cold", "prefetch warm", "warm beside spinner")
+DRIVE = "drive"
+COLD = "prefetch cold"
+PHASES = ("backup", COLD, "prefetch warm", "warm beside spinner")
+PAGE_BYTES = 1 << 20
 HF3FS_CONFIG = "SGLANG_HICACHE_HF3FS_CONFIG_PATH"
 
 
@@ -93,6 +98,7 @@ class Side:
 def measure(folder: Path, pages: int, rounds: int) -> dict[str, Any]:
     """Seconds of each layout, phase and side, and each other side's over ours."""
     figures: dict[str, Any] = {"pages": pages, "rounds": rounds}
+    drive = _Drive(folder, pages)
     for layout in LAYOUTS:
         seconds: dict[str, dict[str, list[float]]] = {phase: {} for phase in PHASES}
         with ExitStack() as stack:
@@ -105,6 +111,7 @@ def measure(folder: Path, pages: int, rounds: int) -> dict[str, Any]:
                     for side in sides:
                         took = _run(side, phase, number)
                         seconds[phase].setdefault(side.name, []).append(took)
+                seconds[COLD].setdefault(DRIVE, []).append(drive.seconds())
             for side in sides:
                 side.check()
         figures[layout] = {phase: _summary(phase, by_side) for phase, by_side in seconds.items()}
@@ -114,7 +121,7 @@ def measure(folder: Path, pages: int, rounds: int) -> dict[str, Any]:
 def _run(side: Side, phase: str, number: int) -> float:
     if phase == "backup":
         return side.back_up(seed=number + 1)
-    if phase == "prefetch cold":
+    if phase == COLD:
         drop_page_cache(side.folder)
         return side.prefetch()
     if phase == "prefetch warm":
@@ -130,7 +137,7 @@ def _summary(phase: str, by_side: Mapping[str, list[float]]) -> dict[str, Any]:
     own = by_side[BUFFERED if "warm" in phase else OURS]
     ratios = {
         name: round(statistics.median(t / o for t, o in zip(by_side[name], own, strict=True)), 2)
-        for name in OTHERS
+        for name in (*OTHERS, *({DRIVE} & by_side.keys()))
     }
     return {
         "seconds": {name: round(statistics.median(s), 4) for name, s in by_side.items()},
@@ -144,10 +151,10 @@ def _side(name: str, layout: str, folder: Path, pages: int) -> Iterator[Side]:
     ids = tokens(pages, page_size=PAGE_TOKENS)
     shape = replace(MIB_PAGES, layout=layout, tokens=len(ids) + 4 * PAGE_TOKENS)
     backend = name if name in OTHERS else "dynamic"
-    config, page_bytes = _config(name, folder), 1 << 20
+    config = _config(name, folder)
     if name == "hf3fs":
         place = folder / "hf3fs.json"
-        size = (4 * pages + 64) * page_bytes
+        size = (4 * pages + 64) * PAGE_BYTES
         place.write_text(
             json.dumps(
                 {
@@ -187,6 +194,21 @@ def _config(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
+class _Drive:
+    """Reads of as many bytes from the same disk by fio, at the depth that suits it best."""
+
+    def __init__(self, folder: Path, pages: int) -> None:
+        self._bytes = pages * PAGE_BYTES
+        self._fio = Fio(PAGE_BYTES, self._bytes)
+        self._file = folder / "fio"
+        self._fio.lay_out(self._file)
+        self._depth = self._fio.best_depth("read", self._file, 3)
+
+    def seconds(self) -> float:
+        """How long one reading of all of them takes."""
+        return self._bytes / self._fio.bytes_per_s("read", self._file, self._depth)
+
+
 def main(
     directory: Annotated[Path, typer.Option(help="On the disk to measure.")] = Path("build/bench"),
     pages: Annotated[int, typer.Option(help="Pages of 1 MiB.", min=2)] = 300,
@@ -200,12 +222,19 @@ def main(
     if as_json:
         typer.echo(json.dumps(figures))
         return
-    table = Table("layout", "phase", *(OURS, BUFFERED), *OTHERS, *(f"{o} / ours" for o in OTHERS))
+    others = (*OTHERS, DRIVE)
+    table = Table("layout", "phase", OURS, BUFFERED, *others, *(f"{o} / ours" for o in others))
     for layout in LAYOUTS:
         for phase, row in figures[layout].items():
-            times = [f"{1000 * row['seconds'][name]:.0f} ms" for name in (OURS, BUFFERED, *OTHERS)]
-            table.add_row(layout, phase, *times, *(f"{row['times_ours'][o]} x" for o in OTHERS))
-    Console().print(table)
+            sides = (OURS, BUFFERED, *others)
+            times = [_shown(row["seconds"].get(name), 1000, " ms") for name in sides]
+            ratios = [_shown(row["times_ours"].get(name), 1, " x") for name in others]
+            table.add_row(layout, phase, *times, *ratios)
+    Console(width=160).print(table)
+
+
+def _shown(value: float | None, scale: int, unit: str) -> str:
+    return "" if value is None else f"{value * scale:.{0 if scale > 1 else 2}f}{unit}"
 
 
 if __name__ == "__main__":

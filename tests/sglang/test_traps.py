@@ -14,9 +14,12 @@ import pytest
 import torch
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
+from sglang.srt.mem_cache.utils import get_storage_hash_str
 from sglang.srt.observability.metrics_collector import StorageMetrics
 
 from hicache_backends.errors import HiCacheError, StorageUnavailable
+from hicache_backends.native_calls import page_digests
+from hicache_backends.storage import ROOT, UNKNOWN
 from hicache_storage.page_store import PageStore
 from hicache_storage.sglang import HiCacheL3
 from tests.sglang.harness.tree import Flags, Ranks, Shape, Tree, tokens
@@ -207,6 +210,35 @@ def test_a_backend_is_made_whatever_sglang_passes_beside_its_configuration(
     passed: list[tuple[Any, ...]] = [(), ({},), (tree.controller.storage_host_pool, {})]
     for more in passed:
         HiCacheL3(config, *more).close()
+
+
+def test_a_sets_prefix_keys_tell_the_parent_of_every_page(tree: Tree) -> None:
+    whole = tokens(60)
+    for pages in (20, 30, 60):  # a conversation that grows: three nodes of SGLang's tree
+        tree.insert(whole[: pages * PAGE])
+    store = tree.backend._pools.get("kv").store
+    chain = page_digests(store.namespace.fingerprint, get_storage_hash_str(whole, None, PAGE))
+    parents = {entry.digest: entry.parent for entry in store.storage.entries()}
+    assert parents == dict(zip(chain, [ROOT, *chain], strict=False))
+
+
+def test_prefix_keys_of_queries_are_never_used(backend: Any) -> None:
+    keys, wrong = hashes(10), info(*hashes(3, start=500))
+    backend.batch_set_v1(keys, slots(10), info())
+    assert backend.batch_exists(keys, wrong) == 10
+    assert backend.batch_get_v1(keys, slots(10), wrong) == [True] * 10
+    store = backend._pools.get("kv").store
+    digests = page_digests(store.namespace.fingerprint, keys)
+    parents = {entry.digest: entry.parent for entry in store.storage.entries()}
+    assert parents == dict(zip(digests, [ROOT, *digests], strict=False))
+
+
+@pytest.mark.parametrize("told", [None, (None,), HiCacheStorageExtraInfo(prefix_keys=None)])
+def test_a_parent_that_is_not_told_is_unknown(backend: Any, told: Any) -> None:
+    extra = HiCacheStorageExtraInfo(prefix_keys=told) if isinstance(told, tuple) else told
+    backend.batch_set_v1(hashes(1), slots(1), extra)
+    (entry,) = backend._pools.get("kv").store.storage.entries()
+    assert entry.parent == UNKNOWN
 
 
 def test_a_set_has_copied_its_pages_when_it_returns(tree: Tree) -> None:
