@@ -12,7 +12,9 @@ from hicache_backends.io.engine import MAX_TRANSFER_BYTES
 from hicache_backends.io.select import open_engine
 from hicache_backends.segment.medium import Limits
 from hicache_backends.segment.opening import SegmentOptions
+from hicache_backends.segment.segment import stored_bytes
 from hicache_backends.segment.store import SegmentStore
+from hicache_backends.sizes import format_size
 
 IO_MODES = ("auto", "direct", "buffered")
 ZERO_COPY = ("auto", "never")
@@ -52,7 +54,7 @@ def open_nvme(namespace: Namespace, options: NvmeOptions, *, shared: bool = Fals
 
     Raises ConfigError, StorageUnavailable, IdentityMismatch.
     """
-    _check(options)
+    _check(options, namespace.page_bytes)
     engine = open_engine(options.io_engine, max_transfer_bytes=options.max_transfer_bytes)
     segments = SegmentOptions(
         roots=tuple(path.rstrip("/") or "/" for path in options.paths),
@@ -65,7 +67,7 @@ def open_nvme(namespace: Namespace, options: NvmeOptions, *, shared: bool = Fals
     return NvmeStorage(namespace, engine, segments, shared=shared)
 
 
-def _check(options: NvmeOptions) -> None:
+def _check(options: NvmeOptions, page_bytes: int) -> None:
     """Raises ConfigError."""
     if not options.paths or not all(options.paths):
         raise ConfigError("nvme.paths names no directory; give one for each drive")
@@ -83,6 +85,12 @@ def _check(options: NvmeOptions) -> None:
         count: int | None = getattr(options, name)
         if count is not None and count < least:
             raise ConfigError(f"nvme.{name} must be at least {least}, not {count}")
+    capacity, least = options.capacity_bytes, stored_bytes(1, page_bytes)
+    if capacity is not None and capacity < least:
+        raise ConfigError(
+            f"nvme.capacity is {format_size(capacity)}: less than the {format_size(least)} that "
+            f"one page of {format_size(page_bytes)} takes with its record"
+        )
     if options.segment_bytes is not None:
         most = min(options.capacity_bytes or MAX_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
         if options.segment_bytes > most:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import stat
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import (
-    ConfigError,
     HiCacheError,
     RegistryError,
     StorageUnavailable,
 )
 from hicache_backends.identity import Namespace, page_digests
-from hicache_backends.segment.segment import stored_bytes
 from hicache_backends.sizes import format_size
 from hicache_storage.config import Config
 from hicache_storage.config.model import redacted
@@ -71,7 +66,6 @@ def dry_run(config: Config) -> Report:
         _check_endpoint(config)
         part = "storage backend"
         namespace = probe_namespace(config)
-        _check_directories(config, namespace)
         with open_page_store(config, namespace, server="hicache-check") as store:
             name = NAMES.get(config.backend, config.backend)
             report.steps.append(Step(f"{name} backend connected", _place(config, store)))
@@ -92,30 +86,6 @@ def _check_endpoint(config: Config) -> None:
     endpoint = config.global_kvmanager.endpoint
     if config.global_kvmanager.enabled and not endpoint.startswith("embedded"):
         Endpoint.parse(config.registry_endpoint())
-
-
-def _check_directories(config: Config, namespace: Namespace) -> None:
-    """Say what a store would fail by in other words. Raises StorageUnavailable, ConfigError."""
-    if config.backend != "nvme":
-        return
-    for path in config.nvme.paths or (config.nvme.path or ".",):
-        try:
-            if not stat.S_ISDIR(Path(path).stat().st_mode):
-                raise StorageUnavailable(f"{path} is not a directory")
-        except OSError as error:  # what is not told here, the store tells when it opens
-            if error.errno == errno.ELOOP:
-                why = "its symbolic links form a loop"
-            elif error.errno == errno.ENOENT and Path(path).is_symlink():
-                why = "its symbolic link leads nowhere"
-            else:
-                continue
-            raise StorageUnavailable(f"{path} is not a directory: {why}") from None
-    capacity, least = config.nvme.capacity, stored_bytes(1, namespace.page_bytes)
-    if capacity is not None and capacity < least:
-        raise ConfigError(
-            f"nvme.capacity is {format_size(capacity)}: less than the {format_size(least)} that "
-            f"one page of {format_size(namespace.page_bytes)} takes with its record"
-        )
 
 
 def _leave_no_trace(config: Config) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hicache_backends.errors import ConfigError
+from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_backends.nvme import NvmeOptions, open_nvme
 from hicache_backends.testing.canaries import NAMESPACE
 
@@ -43,3 +43,14 @@ def test_a_segment_that_would_take_the_disk_is_refused(tmp_path: Path) -> None:
 )
 def test_a_value_that_means_nothing_is_named(tmp_path: Path, name: str, value: object) -> None:
     refuse(name, tmp_path, **{name: value})
+
+
+def test_a_capacity_below_one_page_is_refused_and_not_remembered(tmp_path: Path) -> None:
+    refuse("capacity is 4 KiB: less than the", tmp_path, capacity_bytes=4 << 10)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_the_place_of_the_directory_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "kv").write_text("")
+    with pytest.raises(StorageUnavailable, match="is not a directory"):
+        open_nvme(NAMESPACE, NvmeOptions((str(tmp_path / "kv"),)))

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 import struct
 import time
 import uuid
@@ -83,10 +84,7 @@ class Medium:
                 ledger.used_bytes = segment_file_bytes(root)
                 medium.uuid = ledger.uuid
         except OSError as error:
-            raise StorageUnavailable(
-                f"{root} cannot be used: {error.strerror}; the directory must exist, be mounted "
-                "and be writable"
-            ) from error
+            raise StorageUnavailable(_why_not(root, error)) from error
         return medium
 
     @contextlib.contextmanager
@@ -236,6 +234,22 @@ def _unpacked(packed: bytes) -> tuple[bytes, int, int, bytes, int, int, int, int
     if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(body) or body[:8] != _MAGIC:
         return None
     return _BODY.unpack(body)
+
+
+def _why_not(root: str, error: OSError) -> str:
+    """Why a directory cannot be used, in words that say what to mend."""
+    try:
+        if not stat.S_ISDIR(Path(root).stat().st_mode):
+            return f"{root} is not a directory"
+    except OSError as found:
+        if found.errno == errno.ELOOP:
+            return f"{root} is not a directory: its symbolic links form a loop"
+        if found.errno == errno.ENOENT and Path(root).is_symlink():
+            return f"{root} is not a directory: its symbolic link leads nowhere"
+    return (
+        f"{root} cannot be used: {error.strerror}; the directory must exist, be mounted and be "
+        "writable"
+    )
 
 
 def _lock(fd: int, deadline: Deadline) -> None:
