@@ -14,7 +14,7 @@ from hicache_storage.sglang.exposition import serve_metrics
 from hicache_storage.sglang.guard import Guard
 from hicache_storage.sglang.identity import KV
 from hicache_storage.sglang.neighbours import neighbours
-from hicache_storage.sglang.pool_store import PoolStore
+from hicache_storage.sglang.pool_store import PoolStore, settled
 from hicache_storage.sglang.pools import Pools
 from hicache_storage.sglang.settings import plugin_config, wants_zero_copy
 from hicache_storage.sglang.silence import SilentZero
@@ -238,10 +238,9 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
         return hits
 
     def _stored(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        stored = [outcome.ok for outcome in outcomes]
         if self._silence is not None:
-            self._silence.stored(sum(stored))
-        return stored
+            self._silence.stored(sum(outcome.ok for outcome in outcomes))
+        return settled(outcomes)
 
     def _clear(self) -> bool:
         for pages in self._pools.all():

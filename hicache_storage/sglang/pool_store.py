@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hicache_backends.outcomes import Outcome
 from hicache_backends.pages import Pages
-from hicache_storage.page_store import UNTOLD, PageStore
+from hicache_storage.page_store import MODE_OFF, MODE_READ, UNTOLD, PageStore
 from hicache_storage.sglang.host_pages import FlatPages, HostPages, tensor_pages
 from hicache_storage.sglang.samples import Samples
 
@@ -96,3 +96,9 @@ class PoolStore:
         if not isinstance(self.form, FlatPages):
             raise TypeError("this pool's pages come as tensors alone")
         return self.form
+
+
+def settled(outcomes: Sequence[Outcome]) -> list[bool]:
+    """For each page whether nothing is left to do: what the mode keeps from being stored did not
+    fail, where SGLang would warn at every prompt."""
+    return [outcome.ok or outcome in (MODE_OFF, MODE_READ) for outcome in outcomes]

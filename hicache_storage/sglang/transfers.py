@@ -11,6 +11,7 @@ import numpy as np
 from hicache_storage.page_store import UNTOLD
 from hicache_storage.sglang.identity import KV
 from hicache_storage.sglang.policies import Lengths, lengths, trailing_pages, whole_prefix
+from hicache_storage.sglang.pool_store import settled
 from hicache_storage.sglang.pools import Pools
 
 ALL, TRAILING = "all_pages", "trailing_pages"
@@ -68,7 +69,7 @@ class Transfers:
             return [False] * len(keys)
         if _value(transfer.hit_policy) != ALL:
             parent = UNTOLD  # the page before is seldom there: only a window or a state is kept
-        return [outcome.ok for outcome in pages.put(keys, transfer.host_indices, parent)]
+        return settled(pages.put(keys, transfer.host_indices, parent))
 
     def _prefix(self, name: str, keys: Sequence[str]) -> int:
         if self._pools.is_empty(name):
