@@ -12,9 +12,9 @@ from redis.backoff import NoBackoff
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager.connection import Pool, Probed
+from kvmanager.connection import RECEIVE_BYTES, Pool, Probed
 from kvmanager.probe import Probe
-from kvmanager.resp import MAX_REPLY_BYTES
+from kvmanager.resp import Replies
 
 _KINDS: dict[type, type[redis.asyncio.connection.AbstractConnection]] = {
     redis.Connection: redis.asyncio.Connection,
@@ -57,26 +57,16 @@ class AsyncConnection:
             )
         except asyncio.TimeoutError:  # on Python 3.10 another class than TimeoutError
             raise TimeoutError("no reply by the deadline") from None
-        except asyncio.IncompleteReadError:
-            raise ConnectionResetError("the server closed the connection") from None
-        except asyncio.LimitOverrunError:
-            raise ConnectionResetError("the server sent no RESP2") from None
         self.clean = True
         return reply
 
     async def _exchange(self, request: bytes, replies: int) -> bytes:
         self._writer.write(request)
         await self._writer.drain()
-        return b"".join([await self._receive() for _ in range(replies)])
-
-    async def _receive(self) -> bytes:
-        line = await self._reader.readuntil(b"\r\n")
-        if line[:1] != b"$" or line == b"$-1\r\n":
-            return line
-        size = line[1:-2]
-        if not size.isdigit() or int(size) > MAX_REPLY_BYTES:
-            raise ConnectionResetError(f"a reply of {size[:20]!r} bytes")
-        return line + await self._reader.readexactly(int(size) + 2)
+        received = Replies(replies)
+        while not received.take(await self._reader.read(RECEIVE_BYTES)):
+            pass
+        return bytes(received.raw)
 
     async def close(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from typing import Final
@@ -13,9 +14,9 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
 from kvmanager.endpoint import Endpoint
 from kvmanager.probe import Probe
-from kvmanager.resp import reply_size
+from kvmanager.resp import Replies
 
-_RECEIVE_BYTES: Final = 65_536
+RECEIVE_BYTES: Final = 65_536
 
 Probed = tuple[list[bytes] | None, bytes, bytes]
 """Locations, if the probe sufficed; else None, the replies behind its HGETs and the script's."""
@@ -111,33 +112,20 @@ class Pool:
     def clear(self) -> None:
         """Close the idle ones, and those in use when they come back."""
         self._generation += 1
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        with contextlib.suppress(IndexError):
+            while True:  # one by one, so that none is closed that another thread takes meanwhile
+                self._idle.pop().close()
 
 
 def exchange(stream: socket.socket, request: bytes, deadline: Deadline, replies: int = 1) -> bytes:
     """What `native_calls.exchange` does, by Python's socket; TLS too."""
     _limit(stream, deadline)
     stream.sendall(request)
-    reply = bytearray()
-    end = 0
-    while True:
-        while replies and 0 < (size := reply_size(reply, end)) <= len(reply) - end:
-            end += size
-            replies -= 1
-        if replies and size < 0:
-            raise ConnectionResetError(f"not a reply: {bytes(reply[end : end + 20])!r}")
-        if not replies:
-            break
+    received = Replies(replies)
+    _limit(stream, deadline)
+    while not received.take(stream.recv(RECEIVE_BYTES)):
         _limit(stream, deadline)
-        part = stream.recv(_RECEIVE_BYTES)
-        if not part:
-            raise ConnectionResetError("the server closed the connection")
-        reply += part
-    if len(reply) != end:
-        raise ConnectionResetError("the server sent more than one reply")
-    return bytes(reply)
+    return bytes(received.raw)
 
 
 def _limit(stream: socket.socket, deadline: Deadline) -> None:

@@ -8,6 +8,9 @@ from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnav
 
 Reply = bytes | int | None
 MAX_REPLY_BYTES: Final = 64 << 20
+"""Of all replies of one exchange."""
+MAX_LINE_BYTES: Final = 64 << 10
+_MAX_SIZE_DIGITS: Final = 10
 
 
 class NoScript(RegistryUnavailable):
@@ -89,6 +92,39 @@ def parse(raw: bytes) -> Reply:
     raise RegistryRefused(f"the server's reply is no RESP2: {raw[:40]!r}")
 
 
+class Replies:
+    """So many replies, put together as their bytes come; what `exchange.c` does."""
+
+    def __init__(self, count: int) -> None:
+        self.raw = bytearray()
+        self._left = count
+        self._end = 0
+
+    def take(self, part: bytes) -> bool:
+        """Whether the last one is whole now. Raises ConnectionResetError for the end of the
+        stream, for what is none, and for bytes after the last."""
+        if not part:
+            raise ConnectionResetError("the server closed the connection")
+        self.raw += part
+        while self._left:
+            size = reply_size(self.raw, self._end)
+            if size < 0 or self._end + size > MAX_REPLY_BYTES:
+                raise self._wrong()
+            if not size or self._end + size > len(self.raw):
+                return False
+            self._end += size
+            if self.raw[self._end - 2 : self._end] != b"\r\n":
+                raise self._wrong()
+            self._left -= 1
+        if self._end != len(self.raw):
+            raise self._wrong()
+        return True
+
+    def _wrong(self) -> ConnectionResetError:
+        said = bytes(self.raw[self._end : self._end + 20])
+        return ConnectionResetError(f"not the RESP2 replies that were asked for: {said!r}")
+
+
 def split(raw: bytes) -> list[bytes]:
     """Whole replies, one after another, apart. Raises RegistryRefused for anything else."""
     replies = []
@@ -105,14 +141,14 @@ def split(raw: bytes) -> list[bytes]:
 def reply_size(raw: bytes | bytearray, at: int = 0) -> int:
     """Of the reply that begins there, which may be longer than what is there; 0 while that cannot
     be known, -1 if it is none."""
+    if raw[at : at + 1] not in b"+-:$":
+        return -1
     line = raw.find(b"\r\n", at)
     if line < 0:
-        return 0
-    if raw[at : at + 1] != b"$":
-        return line + 2 - at if raw[at : at + 1] in b"+-:" else -1
+        return 0 if len(raw) - at <= MAX_LINE_BYTES else -1
     digits = bytes(raw[at + 1 : line])
-    if digits == b"-1":
+    if raw[at : at + 1] != b"$" or digits == b"-1":
         return line + 2 - at
-    if not digits.isdigit() or int(digits) > MAX_REPLY_BYTES:
+    if not digits.isdigit() or len(digits) > _MAX_SIZE_DIGITS or int(digits) > MAX_REPLY_BYTES:
         return -1
     return line + 2 + int(digits) + 2 - at

@@ -16,7 +16,8 @@
 enum {
     FIRST_BUFFER = 16 << 10,
     MAX_LINE = 64 << 10,
-    MAX_BULK = 512 << 20, /* Redis's own limit */
+    MAX_REPLIES = 64 << 20, /* of one exchange */
+    MAX_SIZE_DIGITS = 10,
     AWAKE_NS = 80000,     /* most replies come within this; to sleep and be woken takes as long */
     CROWDED_EXCHANGES = 32,
 };
@@ -66,13 +67,15 @@ static int64_t reply_size(const char *data, size_t size)
         return line;
     if (line == 5 && !memcmp(data, "$-1", 3))
         return line;
+    if (line == 3 || line > 3 + MAX_SIZE_DIGITS)
+        return -1;
     int64_t bulk = 0;
     for (const char *digit = data + 1; digit < end; digit++) {
-        if (*digit < '0' || *digit > '9' || bulk > MAX_BULK)
+        if (*digit < '0' || *digit > '9')
             return -1;
         bulk = 10 * bulk + (*digit - '0');
     }
-    return line == 3 || bulk > MAX_BULK ? -1 : line + bulk + 2;
+    return line + bulk + 2;
 }
 
 /* Offers the processor to others. Whether one took it. */
@@ -133,6 +136,8 @@ static int64_t skip_whole(const struct reply *reply, size_t *end, size_t *left)
     int64_t size = 0;
     while (*left) {
         size = reply_size(reply->bytes + *end, reply->size - *end);
+        if (size > MAX_REPLIES - (int64_t)*end)
+            return -1;
         if (size <= 0 || (size_t)size > reply->size - *end)
             break;
         *end += (size_t)size;
