@@ -82,7 +82,7 @@ class SessionCore:
         """As `Registry.lookup`."""
         absent = Reason.NEVER_WRITTEN if self.in_step else Reason.REGISTRY_REBUILDING
         found = Lookup([], [])
-        for chunk in _chunks(digests, MAX_PROBES // max(1, len(media))):
+        for chunk in _chunks(digests, most_pages(media)):
             call: Call | Probe
             if prefix and self.may_probe(media):
                 call = self.probe(chunk, media, why=why)
@@ -281,7 +281,8 @@ class SessionCore:
     ) -> Lookup:
         """What the reply to a lookup says. `absent`: the reason of a page that is nowhere."""
         if isinstance(reply, list):  # the script counts its own
-            self.hits += len(reply)
+            found = len(reply)
+            self.hits += found
         else:
             head = wire.first_found(reply)
             self._touching = bool(head) and not is_fresh(head, self._now(), self.routes.patience)
@@ -289,10 +290,10 @@ class SessionCore:
 
     def may_probe(self, media: Sequence[bytes]) -> bool:
         """Whether a probe is likely to suffice."""
-        return not self._touching and len(media) <= MAX_PROBED_MEDIA
+        return not self._touching and 0 < len(media) <= MAX_PROBED_MEDIA
 
     def probe(self, digests: Sequence[bytes], media: Sequence[bytes], *, why: bool) -> Probe:
-        """For at most MAX_KEYS digests."""
+        """For at most `most_pages(media)` digests, on one medium at least."""
         epoch, reached = self.epoch, tuple(media)
         route = self.routes.find(epoch, reached)
         return Probe(self.routes, epoch, reached, list(digests), why, self._now(), route)
@@ -326,6 +327,11 @@ class SessionCore:
         self.wake()
 
 
+def most_pages(media: Sequence[bytes]) -> int:
+    """Pages that one lookup may ask for."""
+    return min(MAX_KEYS, MAX_PROBES // max(1, len(media)))
+
+
 def _stamp_units() -> int:
     return time.monotonic_ns() // (wire.UNIT_MS * 1_000_000)
 
@@ -335,7 +341,7 @@ def _nowhere(n: int, reason: Reason | None) -> Lookup:
 
 
 def _chunks(items: Sequence[T], most: int = MAX_KEYS) -> list[Sequence[T]]:
-    size = max(1, min(most, MAX_KEYS))
+    size = max(1, most)
     if len(items) <= size:
         return [items] if items else []
     return [items[i : i + size] for i in range(0, len(items), size)]

@@ -61,20 +61,18 @@ class Driver:
         finally:
             self.pool.give(connection)
 
-    def probe(self, probe: Probe, deadline: Deadline) -> list[bytes] | None:
-        """What a probe by itself finds, without the flow around it, which costs more Python
-        than the rest of such a call. None where it does not suffice."""
+    def probe(self, probe: Probe, deadline: Deadline) -> resp.Reply | list[bytes]:
+        """What a probe by itself is answered, without the flow around it, which costs more Python
+        than the rest of such a call. Raises NoScript as well."""
         self.check()
         connection = self.connect(deadline, fresh=False)
         self.calls += 1
         try:
             reply = self._exchange(connection, probe, deadline)
-        except resp.NoScript:
-            return None
         finally:
             self.pool.give(connection)
         self.breaker.succeeded()
-        return reply if isinstance(reply, list) else None
+        return reply
 
     def run_on(self, connection: Connection, flow: Flow[T], deadline: Deadline) -> T:
         """Any call, over this connection. Raises RegistryError."""

@@ -42,6 +42,7 @@ TAGS = b"g"
 MEDIUM_ID_BYTES = 8
 FIRST_BUCKETS = 4096
 """Of a medium without pages."""
+MIN_BUCKETS, MAX_BUCKETS = 1 << 8, 1 << 22
 
 
 def tag(fingerprint: bytes) -> bytes:

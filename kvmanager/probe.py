@@ -59,20 +59,21 @@ class Routes:
         return route
 
     def learn(self, epoch: int, media: tuple[bytes, ...], tail: bytes) -> None:
-        """What the replies behind the HGETs say; errors are met again by whoever asks next."""
-        with suppress(RegistryError):
-            now, *buckets = map(resp.parse, resp.split(tail))
+        """What the replies behind the HGETs say. What makes no sense is left to the script, and
+        errors are met again by whoever asks next."""
+        with suppress(RegistryError, ValueError):
+            now, *told = map(resp.parse, resp.split(tail))
             if now == b"%d" % epoch:
-                self._learn(epoch, media, tuple(buckets))
+                self._learn(epoch, media, tuple(told))
 
     def _learn(self, epoch: int, media: tuple[bytes, ...], told: tuple[resp.Reply, ...]) -> Route:
         ids = [keys.medium_id(medium) for medium in media]
-        names = b"n" + self._tag
+        names, epoch_said = b"n" + self._tag, b"%d" % epoch
         fields = [b"epoch", *(b"f:%d.%b" % (epoch, medium) for medium in ids)]
-        values = [b"%d" % epoch, *(b if isinstance(b, bytes) else None for b in told)]
-        buckets = tuple(int(b) if b and b.isdigit() else keys.FIRST_BUCKETS for b in values[1:])
+        buckets = tuple(map(_buckets, told))
+        values = [epoch_said, *(said if isinstance(said, bytes) else None for said in told)]
         found = script("lookup")
-        before = (b"EVALSHA", found.sha, b"1", names, values[0] or b"", self._tag)
+        before = (b"EVALSHA", found.sha, b"1", names, epoch_said, self._tag)
         behind = (b"".join(ids), b"1", b"%d" % self.touch_interval)
         route = Route(
             (
@@ -174,6 +175,15 @@ def is_fresh(entry: bytes, now: int, patience: int) -> bool:
     """Whether a page was looked up so lately that no access time is due."""
     age = (now - int.from_bytes(entry[1:5], "big")) & 0xFFFFFFFF
     return age < patience and bool(entry[5] & _READ)
+
+
+def _buckets(told: resp.Reply) -> int:
+    """A number of buckets as `scripts/entry.lua` takes it. Raises ValueError for what is none."""
+    if told is None:
+        return keys.FIRST_BUCKETS
+    if not isinstance(told, bytes) or not told.isdigit():
+        raise ValueError("no number of buckets")
+    return max(keys.MIN_BUCKETS, min(int(told), keys.MAX_BUCKETS))
 
 
 def _entry(reply: bytes) -> bytes:

@@ -5,30 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager.connection import Pool
-from kvmanager.core import Flow, SessionCore, T
+from kvmanager.core import Flow, SessionCore, T, most_pages
 from kvmanager.driver import Driver
 from kvmanager.heartbeat import Heartbeat
-from kvmanager.model import (
-    MAX_KEYS,
-    Claim,
-    EntrySource,
-    Lookup,
-    Member,
-    Orders,
-    Published,
-    Removal,
-    State,
-)
+from kvmanager.model import Claim, EntrySource, Lookup, Member, Orders, Published, Removal, State
 from kvmanager.options import RegistryOptions
 from kvmanager.recovery import Recovery
 from kvmanager.registry import Registry
+from kvmanager.resp import NoScript
 from kvmanager.upkeep import Upkeep
+from kvmanager.wire import EpochMoved, Forgotten
 
 _log = logging.getLogger(__name__)
 
@@ -75,10 +68,11 @@ class RedisRegistry(Registry):
         why: bool = True,
     ) -> Lookup:
         core, deadline = self.core, self.driver.limit(deadline)
-        if prefix and not why and core.may_probe(media) and 0 < len(digests) <= MAX_KEYS:
-            found = self.driver.probe(core.probe(digests, media, why=False), deadline)
-            if found is not None:
-                return core.found(found, len(digests))
+        few = 0 < len(digests) <= most_pages(media)
+        if few and prefix and not why and core.may_probe(media):
+            with suppress(NoScript, EpochMoved, Forgotten):  # a flow knows what to do
+                reply = self.driver.probe(core.probe(digests, media, why=False), deadline)
+                return core.found(reply, len(digests))
         return self.driver.run(core.lookup(digests, media, prefix=prefix, why=why), deadline)
 
     def claim(

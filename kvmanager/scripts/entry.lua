@@ -23,7 +23,7 @@ end
 -- buckets: n{tag} f:<epoch>.<medium>; never below 256, so that a bucket's number ends in the digest's
 -- first byte; 4,096 to begin with, so that the first 65,536 pages split none.
 local function family(tag, epoch, medium, buckets)
-  local n, low = tonumber(buckets) or 4096, 256
+  local n, low = math.max(256, math.min(tonumber(buckets) or 4096, 4194304)), 256
   while low * 2 <= n do low = low * 2 end
   return {prefix = 'p' .. tag .. epoch .. '.' .. medium .. '.', low = low, split = n - low}
 end

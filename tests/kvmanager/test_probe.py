@@ -132,6 +132,54 @@ def test_an_access_time_that_is_due_is_written(server: Server, cluster: Cluster)
     assert all(owner.registry.remove(entries, soon(), touched_ms=touched))
 
 
+def test_where_the_script_is_needed_it_is_asked_once(server: Server, cluster: Cluster) -> None:
+    owner, reader = quiet_pair(cluster)
+    used, fresh = digests(3), digests(3)
+    owner.write(owner.chain(used))
+    reader.lookup(used)
+    reader.lookup(used)  # from here on without the script
+    entries = owner.chain(fresh)
+    owner.write(entries)
+    before, scripts = reader.registry.stats(), scripts_called(server)
+    found = reader.registry.lookup(fresh, [owner.member.medium], soon(), why=False)
+    assert found.locations == [e.location for e in entries]
+    after = reader.registry.stats()
+    assert scripts_called(server) == scripts + 1
+    assert int(after["calls"]) == int(before["calls"]) + 1
+
+
+@pytest.mark.parametrize("said", [b"3000000000", b"4294967296", b"9" * 5000, b"-7", b"0", b"x"])
+def test_a_number_of_buckets_that_is_none_misleads_nobody(
+    server: Server, cluster: Cluster, said: bytes
+) -> None:
+    owner, reader = quiet_pair(cluster)
+    owner.write(owner.chain(digests(1)))
+    with server.client() as client:
+        client.hset(b"n" + TAG, b"f:0." + keys.medium_id(owner.member.medium), said)
+    chain = digests(40)
+    entries = owner.chain(chain)
+    owner.write(entries)
+    for why in (True, False, True, False):
+        found = reader.registry.lookup(chain, [owner.member.medium], soon(), why=why)
+        assert found.locations == [e.location for e in entries]
+
+
+@pytest.mark.parametrize("why", [True, False])
+def test_who_reaches_no_medium_finds_nothing(cluster: Cluster, why: bool) -> None:
+    store = cluster.store(start=False)
+    chain = digests(3)
+    store.write(store.chain(chain))
+
+    async def on_asyncio() -> int:
+        registry = AsyncRegistry(store.registry)
+        found = await registry.lookup(chain, [], soon(), why=why)
+        await registry.close()
+        return found.prefix
+
+    assert store.registry.lookup(chain, [], soon(), why=why).prefix == 0
+    assert asyncio.run(on_asyncio()) == 0
+
+
 def test_pages_that_moved_to_new_buckets_are_found(server: Server, cluster: Cluster) -> None:
     owner, reader = quiet_pair(cluster)
     medium = keys.medium_id(owner.member.medium)

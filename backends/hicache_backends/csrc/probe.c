@@ -45,7 +45,7 @@ static char *put_medium(char *at, const struct probe *probe, size_t medium)
     const struct route *route = &probe->route;
     size_t prefix_size = route->prefixes.size / route->media;
     uint32_t buckets = read_le(route->buckets.bytes + 4 * medium), low = 256;
-    while (low * 2 <= buckets)
+    while (low <= HASH_MASK && low * 2 <= buckets)
         low *= 2;
     char head[256];
     size_t head_size = (size_t)snprintf(head, 64, "*3\r\n$4\r\nHGET\r\n$%zu\r\n", prefix_size + 3);
