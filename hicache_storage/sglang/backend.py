@@ -14,7 +14,7 @@ from hicache_storage.sglang.exposition import serve_metrics
 from hicache_storage.sglang.guard import Guard
 from hicache_storage.sglang.identity import KV
 from hicache_storage.sglang.neighbours import neighbours
-from hicache_storage.sglang.pool_store import PoolStore, settled
+from hicache_storage.sglang.pool_store import PoolStore, call_limit, settled
 from hicache_storage.sglang.pools import Pools
 from hicache_storage.sglang.settings import plugin_config, wants_zero_copy
 from hicache_storage.sglang.silence import SilentZero
@@ -100,19 +100,20 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[str, Any]:
         """For each pool, for each of its pages whether its host page holds it now."""
+        until = call_limit()
         return {
             transfer.name: self._guard.run(
-                "batch_get_v2", _all_false(transfer), self._transfers.get, transfer
+                "batch_get_v2", _all_false(transfer), self._transfers.get, transfer, until
             )
             for transfer in transfers
         }
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[str, Any]:
         """For each pool, for each of its pages whether it's stored."""
-        parent = parent_of(extra_info)
+        parent, until = parent_of(extra_info), call_limit()
         return {
             transfer.name: self._guard.run(
-                "batch_set_v2", _all_false(transfer), self._transfers.set, transfer, parent
+                "batch_set_v2", _all_false(transfer), self._transfers.set, transfer, parent, until
             )
             for transfer in transfers
         }
@@ -162,7 +163,7 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
 
     def get_stats(self) -> Any:
         """SGLang's `StorageMetrics` of what was moved since the last call, None if nothing."""
-        return self._pools.samples.collect()
+        return self._guard.run("get_stats", None, self._pools.samples.collect)
 
     def close(self) -> None:
         """Close the stores. Calls that come later miss."""
@@ -197,11 +198,11 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
         return self._stored(pages.put(keys, host_indices, parent_of(extra_info)))
 
     def _get_tensors(self, keys: Sequence[str], targets: Any) -> list[Any]:
-        targets = self._targets(targets, len(keys))
+        targets, until = self._targets(targets, len(keys)), call_limit()
         filled: list[Any] = [None] * len(keys)
         for pages, indices in self._by_store(keys, targets):
             part = [targets[i] for i in indices]
-            read = self._read(pages.get_tensors(_hashes(keys, indices), part))
+            read = self._read(pages.get_tensors(_hashes(keys, indices), part, until))
             for i, hit in zip(indices, read, strict=True):
                 filled[i] = targets[i] if hit else None
         return filled
@@ -209,16 +210,16 @@ class HiCacheL3(sglang_storage.HiCacheStorage):  # type: ignore[misc]  # SGLang 
     def _set_tensors(self, keys: Sequence[str], values: Any) -> bool:
         if not self._pools.shard.writes and not any(_SUFFIX in key for key in keys):
             return True  # the first rank stores the same bytes
-        done = 0
+        done, until = 0, call_limit()
         for pages, indices in self._by_store(keys, values):
-            part = [values[i] for i in indices]
-            done += sum(self._stored(pages.put_tensors(_hashes(keys, indices), part)))
+            part, hashes = [values[i] for i in indices], _hashes(keys, indices)
+            done += sum(self._stored(pages.put_tensors(hashes, part, until=until)))
         return done == len(keys)
 
     def _targets(self, targets: Any, count: int) -> list[Any]:
         given = list(targets) if targets is not None else [None] * count
-        fresh = self.mem_pool_host.get_dummy_flat_data_page
-        return [fresh() if target is None else target for target in given]
+        pool = self.mem_pool_host
+        return [pool.get_dummy_flat_data_page() if t is None else t for t in given]
 
     def _by_store(
         self, keys: Sequence[str], tensors: Sequence[Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -40,7 +41,8 @@ class Guard:
         now = time.monotonic()
         with self._lock:
             self.failures[call] += 1
-            self._counter.labels(call).inc()
+            with contextlib.suppress(Exception):  # for several processes it is kept in a file
+                self._counter.labels(call).inc()
             if now - self._told.get(call, -QUIET_S) < QUIET_S:
                 return
             self._told[call] = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 from hicache_backends.errors import ConfigError, HiCacheError
@@ -56,7 +57,8 @@ class Pools:
 
     def all(self) -> list[PoolStore]:
         """Every open store."""
-        return [*self._stores.values(), *(s for s in self._by_tensor.values() if s is not None)]
+        known = [*self._stores.values(), *self._by_tensor.values()]
+        return [store for store in known if store is not None]
 
     def register(self, pool: Any, name: str) -> None:
         """Open and test the store of a pool. Raises HiCacheError that says what to do."""
@@ -91,11 +93,15 @@ class Pools:
         if known and isinstance(known.form, FlatPages) and known.form.page_bytes == size:
             return known
         kind = (name, size, str(tensor.dtype))
-        with self._opening:
-            if kind not in self._by_tensor and not self._closed and self._anchor is not None:
-                self._by_tensor[kind] = None  # where it fails it is not tried at every call
-                self._by_tensor[kind] = self._open_for_tensors(name, size, tensor)
-            return self._by_tensor.get(kind)
+        if kind not in self._by_tensor:
+            with self._opening:
+                if kind not in self._by_tensor and not self._closed and self._anchor is not None:
+                    opened = None  # where it fails it is not tried at every call
+                    try:
+                        opened = self._open_for_tensors(name, size, tensor)
+                    finally:
+                        self._by_tensor[kind] = opened
+        return self._by_tensor.get(kind)
 
     def close(self) -> None:
         """Close every store; what is called later finds none."""
@@ -103,8 +109,9 @@ class Pools:
             self._closed = True
             stores = self.all()
             self._stores, self._by_tensor = {}, {}
-        for pages in stores:
-            pages.close()
+        with ExitStack() as closing:  # each, whatever the others raise
+            for pages in reversed(stores):
+                closing.callback(pages.close)
 
     def _refuse_what_cannot_be_right(self) -> None:
         refuse_unknown_shares(self._engine, self.shard)

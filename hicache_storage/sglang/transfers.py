@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from hicache_backends.deadline import Deadline
 from hicache_storage.page_store import UNTOLD
 from hicache_storage.sglang.identity import KV
 from hicache_storage.sglang.policies import Lengths, lengths, trailing_pages, whole_prefix
-from hicache_storage.sglang.pool_store import settled
+from hicache_storage.sglang.pool_store import call_limit, settled
 from hicache_storage.sglang.pools import Pools
 
 ALL, TRAILING = "all_pages", "trailing_pages"
@@ -25,13 +26,14 @@ class Transfers:
 
     def kv_prefix(self, keys: Sequence[str]) -> int:
         """Pages of the KV pool there are from the start."""
-        return self._prefix(KV, keys)
+        return self._prefix(KV, keys, call_limit())
 
     def find(
         self, keys: Sequence[str], transfers: Sequence[Any]
     ) -> tuple[dict[str, int], list[int]]:
         """How far each pool reaches, and every prefix length (in pages) that all pools allow."""
-        found = self._prefix(KV, keys)
+        until = call_limit()
+        found = self._prefix(KV, keys, until)
         reach = {KV: found} if found else {}
         legal: Lengths = np.ones(found + 1, np.bool_)
         for transfer in transfers:
@@ -41,15 +43,16 @@ class Transfers:
             if policy not in (ALL, TRAILING):
                 continue  # another form of pages that are there anyway; it never gates a hit
             if policy == ALL:
-                own = whole_prefix(self._prefix(name, keys[:found]), found)
+                own = whole_prefix(self._prefix(name, keys[:found], until), found)
             else:
-                own = trailing_pages(self._present(name, keys[:found]), len(transfer.keys or ()))
+                present = self._present(name, keys[:found], until)
+                own = trailing_pages(present, len(transfer.keys or ()))
             if own[1:].any():
                 reach[name] = lengths(own)[-1]
             legal &= own
         return reach, lengths(legal)
 
-    def get(self, transfer: Any) -> list[bool]:
+    def get(self, transfer: Any, until: Deadline) -> list[bool]:
         """Read one pool's pages; for each whether its host page holds it now."""
         name, keys = str(transfer.name), list(transfer.keys or ())
         if self._pools.is_empty(name):
@@ -57,9 +60,9 @@ class Transfers:
         pages = self._pools.get(name)
         if pages is None or not keys:
             return [False] * len(keys)
-        return [outcome.ok for outcome in pages.get(keys, transfer.host_indices)]
+        return [outcome.ok for outcome in pages.get(keys, transfer.host_indices, until)]
 
-    def set(self, transfer: Any, parent: str | None) -> list[bool]:
+    def set(self, transfer: Any, parent: str | None, until: Deadline) -> list[bool]:
         """Store one pool's pages; for each whether it's there now."""
         name, keys = str(transfer.name), list(transfer.keys or ())
         if self._pools.is_empty(name):
@@ -69,19 +72,19 @@ class Transfers:
             return [False] * len(keys)
         if _value(transfer.hit_policy) != ALL:
             parent = UNTOLD  # the page before is seldom there: only a window or a state is kept
-        return settled(pages.put(keys, transfer.host_indices, parent))
+        return settled(pages.put(keys, transfer.host_indices, parent, until))
 
-    def _prefix(self, name: str, keys: Sequence[str]) -> int:
+    def _prefix(self, name: str, keys: Sequence[str], until: Deadline) -> int:
         if self._pools.is_empty(name):
             return len(keys)
         pages = self._pools.get(name)
-        return pages.exists(keys) if pages else 0
+        return pages.exists(keys, until) if pages else 0
 
-    def _present(self, name: str, keys: Sequence[str]) -> list[bool]:
+    def _present(self, name: str, keys: Sequence[str], until: Deadline) -> list[bool]:
         if self._pools.is_empty(name):
             return [True] * len(keys)
         pages = self._pools.get(name)
-        return pages.present(keys) if pages else [False] * len(keys)
+        return pages.present(keys, until) if pages else [False] * len(keys)
 
 
 def result(result_class: Any, reach: dict[str, int], legal: list[int]) -> Any:

@@ -54,6 +54,17 @@ def test_each_failure_is_the_answer_given_for_it(
     assert type(error).__name__ in told.message
 
 
+def test_a_counter_that_cannot_count_is_no_further_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = Guard()
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(guard._counter, "labels", lambda *_: fail(full))
+    assert guard.run("batch_get", 0, fail, OSError(5, "EIO")) == 0
+    assert guard.failures == {"batch_get": 1}
+    assert "EIO" in caplog.text
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
 def test_an_order_to_stop_is_no_failure(error: BaseException) -> None:
     with pytest.raises(type(error)):
