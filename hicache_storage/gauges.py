@@ -8,9 +8,10 @@ seconds as well.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry, values
 Stats = Callable[[], Mapping[str, int | float | str]]
 Labels = tuple[str, ...]
 
+_log = logging.getLogger(__name__)
 REFRESH_S = 5.0
 Mode = Literal["livesum", "livemax"]
 # by the key of `PageStorage.stats`; processes share a medium, not their stores
@@ -32,11 +34,20 @@ _made: WeakKeyDictionary[CollectorRegistry, Gauges] = WeakKeyDictionary()
 _made_lock = threading.Lock()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Store:
     labels: Labels
     stats: Stats
     medium: Hashable  # stores of one medium share its capacity
+    told: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    def figures(self) -> Mapping[str, int | float | str]:
+        """Its stats; what it last told where it fails to, which ends nobody's scrape."""
+        try:
+            self.told = self.stats()
+        except Exception as error:
+            _log.debug("a store's stats failed: %s", error)
+        return self.told
 
 
 class Gauges:
@@ -120,13 +131,16 @@ class Gauges:
             with self._lock:
                 open_now = {store.labels for store in self._stores}
             for labels in open_now:
-                self._write(labels)
+                try:
+                    self._write(labels)
+                except Exception as error:  # of the files, which may be writable the next time
+                    _log.debug("the gauges could not be written: %s", error)
 
 
 def _totals(stores: Sequence[_Store]) -> dict[str, float]:
     totals, media = dict.fromkeys(_GAUGES, 0.0), set()
     for store in stores:
-        figures = store.stats()
+        figures = store.figures()
         totals["pages"] += float(figures.get("pages", 0))
         totals["bytes"] += float(figures.get("bytes", 0))
         if store.medium not in media:

@@ -23,17 +23,31 @@ Figures = tuple[float, float, float]
 
 RANK = """
 import sys
+import time
 from prometheus_client import REGISTRY
 from hicache_storage import gauges
 gauges.REFRESH_S = 0.02
 shown = gauges.Gauges.of(REGISTRY, ("backend", "tenant", "tier"))
 figures = [{"pages": 3, "bytes": 30, "capacity_bytes": 100}, {"pages": 1, "bytes": 8}]
 figures[1]["capacity_bytes"] = 100
-ends = [shown.add(("nvme", "t", "L3"), lambda f=f: f, (b"medium",)) for f in figures]
+calls = []
+
+
+def stats(told):
+    calls.append(told)
+    return told if told.get("works", True) else 1 / 0
+
+
+ends = [shown.add(("nvme", "t", "L3"), lambda f=f: stats(f), (b"medium",)) for f in figures]
 print("open", flush=True)
 for line in sys.stdin:
+    if line == "stumble\\n":
+        figures[0]["works"] = False
+        calls.clear()
+        while len(calls) < 4:
+            time.sleep(0.01)
     if line == "grow\\n":
-        figures[0]["pages"] = 10
+        figures[0].update(pages=10, works=True)
     if line == "close\\n":
         [end() for end in ends]
 """
@@ -94,6 +108,17 @@ def test_stores_with_equal_labels_add_up_and_a_mediums_capacity_counts_once() ->
     assert figures(registry, ("nvme", "other", "L3")) == (1000, 10000, 1000)
 
 
+def test_a_store_that_fails_to_tell_counts_as_before() -> None:
+    registry = CollectorRegistry()
+    gauges = Gauges.of(registry, NAMES)
+    told: list[dict[str, int | float | str]] = [stats(3, 100)()]
+    gauges.add(LABELS, lambda: told[0], [b"a"])
+    gauges.add(LABELS, stats(4, 100), [b"a"])
+    assert figures(registry) == (7, 70, 100)
+    told.clear()
+    assert figures(registry) == (7, 70, 100)
+
+
 def test_a_registry_has_them_once() -> None:
     registry = CollectorRegistry()
     assert Gauges.of(registry, NAMES) is Gauges.of(registry, NAMES)
@@ -104,6 +129,7 @@ def test_another_process_that_answers_the_scrape_has_the_same(tmp_path: Path) ->
     MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]  # its own gap
     with rank(tmp_path) as first, rank(tmp_path):
         assert figures(registry) == (8, 76, 100)
+        tell(first, "stumble")
         tell(first, "grow")
         eventually(lambda: figures(registry) == (15, 76, 100))
         tell(first, "close")
