@@ -30,6 +30,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._due = threading.Event()
         self._ended = threading.Event()
+        self._left = False
         self._complaint = ""
         self.beats = 0
 
@@ -45,14 +46,16 @@ class Heartbeat:
         self._thread.start()
 
     def end(self, deadline: Deadline) -> bool:
-        """Stop the thread and wait for it. False if it did not end by the deadline."""
+        """Stop the thread and wait for it. False if it did not end by the deadline: it closes the
+        connection, in which it may still wait, when it does."""
         self._ended.set()
         self._due.set()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(deadline.remaining_ms() / 1000)
-        return not thread.is_alive()
+        self._left = thread.is_alive()
+        return not self._left
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -68,6 +71,8 @@ class Heartbeat:
                 _log.exception("a heartbeat went wrong")
             if pause:
                 self._due.wait(self._pause_s())
+        if self._left:
+            self._upkeep.disconnect()
 
     def _tick(self) -> None:
         orders = self._upkeep.beat(Deadline.after_ms(self._options.timeout_ms))

@@ -127,15 +127,19 @@ class RedisRegistry(Registry):
             return
         self.driver.closed = True
         deadline = Deadline.after_ms(timeout_ms)
-        if self._heartbeat.end(deadline) and not self.driver.breaker.is_open:
-            try:
-                self._upkeep.catch_up(threading.Event(), deadline)
-                self._upkeep.leave(deadline)
-            except (RegistryError, ValueError) as error:
-                _log.info("left the registry without a word: %s", error)
-        self._upkeep.disconnect()
+        if self._heartbeat.end(deadline):
+            if not self.driver.breaker.is_open:
+                self._take_leave(deadline)
+            self._upkeep.disconnect()
         self.driver.pool.clear()
         self._release()
+
+    def _take_leave(self, deadline: Deadline) -> None:
+        try:
+            self._upkeep.catch_up(threading.Event(), deadline)
+            self._upkeep.leave(deadline)
+        except (RegistryError, ValueError) as error:
+            _log.info("left the registry without a word: %s", error)
 
     def stats(self) -> dict[str, int | float | str]:
         return {

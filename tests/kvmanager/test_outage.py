@@ -498,6 +498,25 @@ def test_closing_is_bounded_when_the_server_is_stopped(
     own_server.thaw()
 
 
+def test_closing_leaves_a_heartbeat_that_waits_its_connection(
+    own_server: Server, own_cluster: Cluster
+) -> None:
+    slow = RegistryOptions(timeout_ms=1500, heartbeat_ms=50, ttl_ms=1000)
+    store = own_cluster.store(options=slow)
+    store.settled()
+    upkeep = store.registry._upkeep
+    own_server.freeze()
+    beats = store.registry.stats()["round_trips"]
+    eventually(lambda: store.registry.stats()["round_trips"] != beats)
+    connection = upkeep._connection
+    assert connection is not None
+    store.registry.close(100)
+    # its number would soon be another file's, and the thread would read from that
+    assert connection._stream.fileno() >= 0
+    eventually(lambda: connection._stream.fileno() < 0)
+    own_server.thaw()
+
+
 def test_closing_sends_what_is_journalled_and_takes_the_process_away(
     server: Server, cluster: Cluster
 ) -> None:
