@@ -193,6 +193,40 @@ def test_pages_that_moved_to_new_buckets_are_found(server: Server, cluster: Clus
         assert int(client.hget(b"n" + TAG, b"f:0." + medium) or 0) == 512
 
 
+def test_no_page_is_missed_or_misplaced_while_buckets_are_split(
+    server: Server, cluster: Cluster
+) -> None:
+    owner, reader = quiet_pair(cluster)
+    media = [owner.member.medium]
+    with server.client() as client:
+        client.hset(b"n" + TAG, b"f:0." + keys.medium_id(media[0]), 256)
+    known = owner.chain(digests(500))
+    owner.write(known)
+    reader.lookup([entry.digest for entry in known])
+    asked, expected = [e.digest for e in known], [e.location for e in known]
+    over, wrong = threading.Event(), []
+
+    def read() -> None:
+        while not over.is_set():
+            found = reader.registry.lookup(asked, media, soon(), why=False)
+            if found.locations != expected:
+                wrong.append(found.prefix)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(24):
+            owner.write(owner.chain(digests(1024)))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    with server.client() as client:
+        assert int(client.hget(b"n" + TAG, b"f:0." + keys.medium_id(media[0])) or 0) > 1500
+
+
 def test_what_was_found_without_the_script_is_counted(server: Server, cluster: Cluster) -> None:
     owner, reader = quiet_pair(cluster)
     chain = digests(10)
