@@ -70,6 +70,7 @@ class Medium:
         self.root = root
         self.uuid = b""
         self.reclaimed_segments = 0
+        self._limits = Limits()
         self._recounted_s = 0.0
 
     @classmethod
@@ -83,6 +84,7 @@ class Medium:
             with medium.locked(deadline, limits) as ledger:
                 ledger.used_bytes = segment_file_bytes(root)
                 medium.uuid = ledger.uuid
+                medium._limits = Limits(ledger.capacity_bytes, ledger.free_floor_bytes)
         except OSError as error:
             raise StorageUnavailable(_why_not(root, error)) from error
         return medium
@@ -131,6 +133,16 @@ class Medium:
     def recount(self, deadline: Deadline) -> None:
         """Believe the files, not the ledger: some went, or came back. Raises OSError."""
         with self.locked(deadline) as ledger:
+            ledger.used_bytes = segment_file_bytes(self.root)
+
+    def reinstate(self, deadline: Deadline) -> None:
+        """Make the root and its `.medium` again, as they were, where they were deleted; believe
+        the files. Raises OSError, also where another medium is there by now."""
+        Path(self.root).mkdir(exist_ok=True)
+        limits = None if Path(self.root, ".medium").exists() else self._limits
+        with self.locked(deadline, limits) as ledger:
+            if ledger.uuid != self.uuid:
+                raise OSError(errno.ESTALE, "the root was replaced while in use", self.root)
             ledger.used_bytes = segment_file_bytes(self.root)
 
     def figures(self) -> tuple[int, int]:
@@ -186,7 +198,8 @@ class Medium:
         else:
             if packed:
                 _log.warning("%s is a copy or damaged: it gets a new uuid", self.root)
-            ledger = Ledger(uuid.uuid4().bytes, 0, 0, 0)
+            known = b"" if packed else self.uuid
+            ledger = Ledger(known or uuid.uuid4().bytes, 0, 0, 0)
         if limits:
             self._apply(limits, ledger)
         ledger.fd, ledger.written = fd, packed

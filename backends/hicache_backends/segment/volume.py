@@ -122,14 +122,21 @@ class Volume:
             threading.Thread(target=self._probe, daemon=True).start()  # it may hang
 
     def revive(self, deadline: Deadline) -> bool:
-        """Start anew, with an empty store, where the store was deleted and the root is still
-        there; whether that went well. No page of before is known any more by then."""
+        """Start anew, with an empty store, where the store was deleted, or all of the root was,
+        and the drive is still there; whether that went well. No page of before is known any more
+        by then."""
+        root = Path(self.medium.root)
         try:
-            if Path(self.medium.root).stat().st_dev != self._device:
-                return False  # the drive is gone and this is the directory it was mounted on
-            self.medium.recount(deadline)
+            if (root if root.exists() else root.parent).stat().st_dev != self._device:
+                # this is the directory it was mounted on
+                raise OSError(errno.ENODEV, "the drive is gone", self.medium.root)
+            self.medium.reinstate(deadline)
             fresh = open_again(self.medium, self._namespace, self.store, deadline)
-        except OSError:
+        except OSError as error:
+            why = f"the store was deleted from outside and cannot be made again: {error}"
+            if why != self.failed:
+                self.failed = why
+                _log.error("%s", why)
             return False
         lost, self.store = self.store, fresh
         lost.lock.close()

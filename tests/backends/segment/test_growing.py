@@ -91,3 +91,43 @@ def test_two_puts_that_find_the_store_deleted_start_it_anew_once(
     assert get(storage, pages) == [True, True]
     assert len(list(tmp_path.rglob("*.data"))) == storage.stats()["segments"]
     storage.close()
+
+
+@pytest.mark.parametrize("root_too", [True, False])
+def test_stores_whose_root_is_emptied_or_deleted_start_anew_on_the_same_medium(
+    tmp_path: Path, root_too: bool
+) -> None:
+    root = tmp_path / "kv"
+    first, second = (open_nvme(NAMESPACE, options(root), shared=True) for _ in range(2))
+    pages, media = digests_of("before", "after", "beside"), first.media
+    assert all(put(first, pages[:1]))
+    shutil.rmtree(root)
+    if not root_too:
+        root.mkdir()
+    assert get(first, pages[:1]) == [True], "an open file keeps what is in it"
+    assert put(first, pages[1:2])[0].ok
+    assert put(second, pages[2:])[0].ok
+    assert first.stats()["capacity_bytes"] == options(root).capacity_bytes
+    third = open_nvme(NAMESPACE, options(root), shared=True)
+    assert media == first.media == second.media == third.media
+    for storage in (first, second, third):
+        storage.close()
+    again = open_nvme(NAMESPACE, options(root))
+    assert sorted(get(again, pages)) == [False, True, True]
+    again.close()
+
+
+def test_a_root_that_became_another_medium_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "kv"
+    storage = open_nvme(NAMESPACE, options(root))
+    assert all(put(storage, digests_of("before")))
+    shutil.rmtree(root)
+    other = open_nvme(NAMESPACE, options(root))
+    for page in digests_of(*range(3)):
+        assert put(storage, [page])[0].reason is Reason.IO_ERROR
+    assert caplog.text.count("cannot be made again") == 1
+    assert put(other, digests_of("other"))[0].ok
+    for each in (storage, other):
+        each.close()
