@@ -212,13 +212,16 @@ class PageStore:
         if self._closed:
             return True
         self._closed = True
-        self._prefetcher.close()
-        self.metrics.unwatch()
-        if self.registry is not None:
-            self.registry.close()
-        if self._access_log is not None:
-            self._access_log.close()
-        return self.storage.close(timeout_ms)
+        try:
+            self._prefetcher.close()
+            self.metrics.unwatch()
+            if self.registry is not None:
+                self.registry.close()
+            if self._access_log is not None:
+                self._access_log.close()
+        finally:  # or its lock would keep the next process from these pages
+            closed = self.storage.close(timeout_ms)
+        return closed
 
     def __enter__(self) -> PageStore:
         return self

@@ -207,6 +207,19 @@ def test_prefetch_reads_in_order_up_to_the_first_miss(store: PageStore) -> None:
     assert outcomes[9].reason is Reason.NEVER_WRITTEN
 
 
+def test_the_storage_is_closed_whatever_else_does_not_close(
+    store: PageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("no space left for the metrics")
+
+    monkeypatch.setattr(store.metrics, "unwatch", fail)
+    with pytest.raises(OSError, match="no space left"):
+        store.close()
+    with pytest.raises(StorageClosed):
+        store.storage.contains([b"x" * 16])
+
+
 def test_closing_twice_is_fine_and_a_closed_store_says_so(store: PageStore) -> None:
     assert store.close()
     assert store.close()
