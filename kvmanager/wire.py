@@ -24,6 +24,7 @@ UNIT_MS = 100
 """Access stamps count these."""
 PARENT_AGE_MS = 24 * 3600 * 1000
 """A page without any use for this long is no longer kept for its children's sake."""
+_MAX_NUMBER = 20
 _ENTRY_HEAD = 7
 _ENTRY_MARK = 64
 _WHY = {129: Reason.BEING_WRITTEN, 130: Reason.OTHER_HOST}
@@ -262,7 +263,7 @@ def read_beat(reply: Reply) -> Beat:
             mode.decode() if mode else None,
             int(raw[b"now"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise RegistryRefused(f"a heartbeat's reply is malformed: {error}") from error
 
 
@@ -315,7 +316,7 @@ def _body(reply: Reply) -> bytes:
         return reply[1:]
     if reply == b"L":
         raise Forgotten("the registry has forgotten this namespace; joining it again")
-    if reply[:1] == b"S" and reply[1:].isdigit():
+    if reply[:1] == b"S" and reply[1:].isdigit() and len(reply) <= _MAX_NUMBER:
         raise EpochMoved(int(reply[1:]))
     raise _garbled(reply)
 

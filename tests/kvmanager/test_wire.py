@@ -7,6 +7,7 @@ import os
 import struct
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,17 @@ def test_any_reply_is_read_or_refused(reply: bytes, n: int) -> None:
 def test_a_reply_for_another_number_of_keys_is_refused(reply: resp.Reply) -> None:
     with pytest.raises(RegistryRefused):
         wire.read_claims(reply, 2)
+
+
+def test_numbers_beyond_reason_are_refused() -> None:
+    fields = {"epoch": float("inf"), "sequence": 1, "clear": 0, "returned": 0, "bad": [], "now": 1}
+    with pytest.raises(RegistryRefused):
+        wire.read_beat(msgpack.packb(fields))
+    with pytest.raises(RegistryRefused):
+        wire.read_done(b"S" + b"9" * 5000)
+    assert wire.read_done(b"K7") == b"7"
+    with pytest.raises(StaleEpoch, match="1234567890123"):
+        wire.read_done(b"S1234567890123")
 
 
 def test_short_replies_are_never_taken_for_hits() -> None:
