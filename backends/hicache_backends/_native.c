@@ -238,6 +238,12 @@ static PyMethodDef functions[] = {
     {"prefixes_add", prefixes_add_py, METH_VARARGS, "Add packed digests to a set."},
     {"prefixes_remove", prefixes_remove_py, METH_VARARGS, "Take packed digests out of a set."},
     {"prefixes_find", prefixes_find_py, METH_VARARGS, "For each of a list: is it in the set?"},
+    {"ring_open", ring_open_py, METH_VARARGS, "Our side of a registered 3FS ring."},
+    {"ring_read", ring_read_py, METH_VARARGS, "As read_many, through a ring."},
+    {"ring_write", ring_write_py, METH_VARARGS, "As write_many, through a ring."},
+    {"ring_facts", ring_facts_py, METH_O, "State and counters of a ring."},
+    {"ring_may_touch", ring_may_touch_py, METH_VARARGS, "May a late I/O touch this memory?"},
+    {"ring_stop", ring_stop_py, METH_O, "End the call in flight, let no other begin."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import NewType
 
 CRC32C_IMPLEMENTATIONS: tuple[str, ...]  # usable on this processor, the one in use first
 
@@ -50,3 +51,51 @@ def lookup(
 def prefixes_add(table: bytearray, digests: bytes, /) -> None: ...
 def prefixes_remove(table: bytearray, digests: bytes, /) -> None: ...
 def prefixes_find(table: bytearray, digests: list[bytes], /) -> list[bool]: ...
+
+Ring = NewType("Ring", object)
+
+def ring_open(
+    shared: int,
+    shared_bytes: int,
+    entries: int,
+    burst: int,
+    submit_semaphore: int,
+    staging: int,
+    staging_bytes: int,
+    staging_start: int,
+    block_bytes: int,
+    staging_uuid: bytes,
+    alarm_fd: int,
+    /,
+) -> Ring: ...
+def ring_read(
+    ring: Ring,
+    fds: bytes,
+    offsets: bytes,
+    iov: bytes,
+    pieces: int,
+    digests: bytes,
+    deadline_ns: int,
+    memories: bytes,
+    device: int,
+    /,
+) -> tuple[bytearray, bytearray]: ...
+def ring_write(
+    ring: Ring,
+    fds: bytes,
+    offsets: bytes,
+    iov: bytes,
+    pieces: int,
+    digests: bytes,
+    deadline_ns: int,
+    memories: bytes,
+    device: int,
+    record_fds: bytes,
+    record_offsets: bytes,
+    was_used: bytes,
+    records: bytearray,
+    /,
+) -> tuple[bytearray, bytearray]: ...
+def ring_facts(ring: Ring, /) -> dict[str, int]: ...
+def ring_may_touch(ring: Ring, address: int, size: int, /) -> bool: ...
+def ring_stop(ring: Ring, /) -> None: ...

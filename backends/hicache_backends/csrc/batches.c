@@ -1,8 +1,6 @@
-#include "python.h"
+#include "arguments.h"
 
 #include "crc32c.h"
-#include "records.h"
-#include "transfer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,14 +49,7 @@ static uint64_t bytes_of(const struct iovec *iov, size_t count)
     return total;
 }
 
-struct transfer_arguments {
-    PyObject *fds, *offsets, *iov, *digests;
-    Py_ssize_t pieces, max_bytes;
-    long long deadline_ns;
-    int threads;
-};
-
-static int check_transfer(const struct transfer_arguments *a, struct transfer *t)
+int check_transfer(const struct transfer_arguments *a, struct transfer *t)
 {
     t->count = (size_t)PyBytes_Size(a->fds) / sizeof(int32_t);
     if (a->threads < 1 || a->max_bytes < 4096) {
@@ -84,8 +75,7 @@ static int check_transfer(const struct transfer_arguments *a, struct transfer *t
     return 0;
 }
 
-/* A tuple of two new bytearrays of 8 bytes a page, to which `t` then points. */
-static PyObject *make_results(struct transfer *t)
+PyObject *make_results(struct transfer *t)
 {
     PyObject *results = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * t->count));
     PyObject *sums = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * t->count));
@@ -101,7 +91,41 @@ static PyObject *make_results(struct transfer *t)
     return pair;
 }
 
-static PyObject *or_no_memory(PyObject *result, int status)
+int take_records(const struct record_arguments *a, const struct transfer *t, struct records *r)
+{
+    if (!(r->fds = packed(a->fds, "record_fds", t->count, sizeof *r->fds)) ||
+        !(r->offsets = packed(a->offsets, "record_offsets", t->count, sizeof *r->offsets)) ||
+        !(r->was_used = packed(a->was_used, "was_used", t->count, 1)))
+        return -1;
+    size_t size = t->count * RECORD_BYTES;
+    if ((size_t)PyByteArray_Size(a->records) != size) {
+        PyErr_Format(PyExc_ValueError, "records: not %d bytes a page", RECORD_BYTES);
+        return -1;
+    }
+    for (size_t i = 0; i < t->count; i++)
+        if (r->fds[i] >= 0 && (r->offsets[i] < 0 || r->offsets[i] > INT64_MAX / 2)) {
+            PyErr_Format(PyExc_ValueError, "record_offsets: item %zu is %lld", i,
+                         (long long)r->offsets[i]);
+            return -1;
+        }
+    r->bytes = malloc(size + 1);
+    if (!r->bytes) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(r->bytes, PyByteArray_AsString(a->records), size);
+    return 0;
+}
+
+void give_records(const struct record_arguments *a, const struct transfer *t,
+                  const struct records *r)
+{
+    size_t size = t->count * RECORD_BYTES;
+    if ((size_t)PyByteArray_Size(a->records) == size)
+        memcpy(PyByteArray_AsString(a->records), r->bytes, size);
+}
+
+PyObject *or_no_memory(PyObject *result, int status)
 {
     if (status < 0) {
         Py_XDECREF(result);
@@ -139,37 +163,22 @@ PyObject *write_many(PyObject *self, PyObject *args)
 {
     (void)self;
     struct transfer_arguments a;
+    struct record_arguments b;
     struct transfer t = {.writing = true};
     struct records r;
-    PyObject *record_fds, *record_offsets, *was_used, *records;
     if (!PyArg_ParseTuple(args, "SSSnSLinSSSY:write_many", &a.fds, &a.offsets, &a.iov, &a.pieces,
-                          &a.digests, &a.deadline_ns, &a.threads, &a.max_bytes, &record_fds,
-                          &record_offsets, &was_used, &records) ||
-        check_transfer(&a, &t) < 0 ||
-        !(r.fds = packed(record_fds, "record_fds", t.count, sizeof *r.fds)) ||
-        !(r.offsets = packed(record_offsets, "record_offsets", t.count, sizeof *r.offsets)) ||
-        !(r.was_used = packed(was_used, "was_used", t.count, 1)))
+                          &a.digests, &a.deadline_ns, &a.threads, &a.max_bytes, &b.fds, &b.offsets,
+                          &b.was_used, &b.records) ||
+        check_transfer(&a, &t) < 0 || take_records(&b, &t, &r) < 0)
         return NULL;
-    size_t size = t.count * RECORD_BYTES;
-    if ((size_t)PyByteArray_Size(records) != size)
-        return PyErr_Format(PyExc_ValueError, "records: not %d bytes a page", RECORD_BYTES);
-    for (size_t i = 0; i < t.count; i++)
-        if (r.fds[i] >= 0 && (r.offsets[i] < 0 || r.offsets[i] > INT64_MAX / 2))
-            return PyErr_Format(PyExc_ValueError, "record_offsets: item %zu is %lld", i,
-                                (long long)r.offsets[i]);
-    /* A copy: while the GIL is away, the bytearray is not ours. */
-    r.bytes = malloc(size + 1);
-    if (!r.bytes)
-        return PyErr_NoMemory();
-    memcpy(r.bytes, PyByteArray_AsString(records), size);
     PyObject *results = make_results(&t);
     int status = 0;
     if (results) {
         Py_BEGIN_ALLOW_THREADS
         status = write_pages(&t, &r);
         Py_END_ALLOW_THREADS
-        if (status == 0 && (size_t)PyByteArray_Size(records) == size)
-            memcpy(PyByteArray_AsString(records), r.bytes, size);
+        if (status == 0)
+            give_records(&b, &t, &r);
     }
     free(r.bytes);
     return or_no_memory(results, status);

@@ -13,6 +13,12 @@ PyObject *write_many(PyObject *self, PyObject *args);
 PyObject *checksum_many(PyObject *self, PyObject *args);
 PyObject *copy_many(PyObject *self, PyObject *args);
 PyObject *lookup(PyObject *self, PyObject *args);
+PyObject *ring_open_py(PyObject *self, PyObject *args);
+PyObject *ring_read_py(PyObject *self, PyObject *args);
+PyObject *ring_write_py(PyObject *self, PyObject *args);
+PyObject *ring_facts_py(PyObject *self, PyObject *capsule);
+PyObject *ring_may_touch_py(PyObject *self, PyObject *args);
+PyObject *ring_stop_py(PyObject *self, PyObject *capsule);
 
 PyObject *exchange_error(int status); /* raises what an exchange's errno means */
 

@@ -47,7 +47,7 @@ static void put_records(struct transfer *t, struct place *places, size_t count,
     }
 }
 
-static size_t place_records(const struct transfer *t, const struct records *r, bool old,
+size_t place_records(const struct transfer *t, const struct records *r, bool old,
                             struct place *places)
 {
     size_t n = 0;
@@ -63,7 +63,7 @@ static void store_le(uint8_t *target, uint64_t value, int bytes)
         target[i] = (uint8_t)(value >> (8 * i));
 }
 
-static void complete_records(const struct transfer *t, const struct records *r)
+void complete_records(const struct transfer *t, const struct records *r)
 {
     for (size_t i = 0; i < t->count; i++)
         if (r->fds[i] >= 0 && t->results[i] >= 0) {

@@ -18,4 +18,12 @@ struct records {
  * Returns 0, or -1 if there is no memory, in which case no page was written. */
 int write_pages(struct transfer *t, const struct records *r);
 
+/* The places of the records of pages that have not failed: of all, or of the `old` ones that were
+ * in use. Returns how many. */
+size_t place_records(const struct transfer *t, const struct records *r, bool old,
+                     struct place *places);
+
+/* Fills in checksum and record CRC of the pages that have not failed. */
+void complete_records(const struct transfer *t, const struct records *r);
+
 #endif

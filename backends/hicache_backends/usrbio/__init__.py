@@ -1,0 +1,1 @@
+"""3FS through its user-space I/O rings (USRBIO)."""

@@ -1,0 +1,79 @@
+"""Named shared memory that 3FS's daemon can map: its pages need no copy on their way."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import struct
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hicache_backends.errors import StorageUnavailable
+from hicache_backends.usrbio.layout import SHM_DIR
+
+_DESCRIPTION = struct.Struct("=QQ16s")  # struct iov_memory of csrc/ring.h
+
+
+class SharedMemory:
+    """Memory with a name in /dev/shm until `unlink`, which follows its registration at once, so
+    that nothing is left behind by a process that is killed.
+
+    A page in it whose transfer timed out belongs to the daemon until `busy` says otherwise.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.uuid = uuid.uuid4()
+        self.size = size  # exactly: the daemon infers from it how many I/Os a ring holds
+        self.path = f"{SHM_DIR}/hicache-{os.getpid()}-{self.uuid}"
+        self._holders: list[Callable[[int, int], bool]] = []
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageUnavailable(f"no shared memory in {SHM_DIR}: {error}") from None
+        try:
+            os.posix_fallocate(fd, 0, self.size)  # or a write to it would be a SIGBUS
+            self.memory = mmap.mmap(fd, self.size)
+        except OSError as error:
+            self.unlink()
+            raise StorageUnavailable(_why_too_small(self.size, error)) from None
+        finally:
+            os.close(fd)
+        view = np.frombuffer(self.memory, np.uint8)
+        self.address: int = view.__array_interface__["data"][0]
+
+    def unlink(self) -> None:
+        """Take the name away; doing it again is fine."""
+        Path(self.path).unlink(missing_ok=True)
+
+    @property
+    def linked(self) -> bool:
+        """Whether it can still be registered."""
+        return Path(self.path).exists()
+
+    def describe(self) -> bytes:
+        """Address, size and uuid, as the C extension takes them."""
+        return _DESCRIPTION.pack(self.address, self.size, self.uuid.bytes)
+
+    def busy(self, start: int, size: int) -> bool:
+        """Whether a late I/O may still touch these bytes, counted from the start of the memory."""
+        return any(holds(self.address + start, size) for holds in self._holders)
+
+    def held_by(self, holds: Callable[[int, int], bool]) -> None:
+        """Have `busy` ask whoever was given the memory, too."""
+        self._holders.append(holds)
+
+
+def _why_too_small(size: int, error: OSError) -> str:
+    if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+        return f"no shared memory of {size} bytes in {SHM_DIR}: {error}"
+    free = shutil.disk_usage(SHM_DIR).free
+    return (
+        f"{SHM_DIR} is too small: {size} bytes are needed, {free} are free; enlarge it (docker: "
+        "--shm-size, or --ipc=host, which shares it with the 3FS daemon as well) or ask for less "
+        "staging memory"
+    )

@@ -1,0 +1,264 @@
+"""The ring client over 3FS's own module `hf3fs_fuse.io`.
+
+Everything is staged. The module gives up the GIL at each I/O that it prepares, so that a batch
+beside a busy Python thread takes many times longer than through our own client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageUnavailable
+from hicache_backends.identity import DIGEST_BYTES
+from hicache_backends.io.checksums import seal_records
+from hicache_backends.io.engine import Engine, IoResult, ReadBatch, WriteBatch
+from hicache_backends.io.posix import plan_runs
+from hicache_backends.io.select import open_engine
+from hicache_backends.pages import Pages
+from hicache_backends.segment.format import RECORD_BYTES
+from hicache_backends.usrbio.memory import SharedMemory
+from hicache_backends.usrbio.mount import Mount
+from hicache_backends.usrbio.official_ring import FdLease, Io, OfficialRing
+from hicache_backends.usrbio.pool import RingPool, timed_out
+from hicache_backends.usrbio.registrar import Registrar
+from hicache_backends.usrbio.ring import RingClient, RingSettings
+
+
+class OfficialRings(RingClient):
+    """`io` is the module `hf3fs_fuse.io`. Raises StorageUnavailable."""
+
+    name = "official"
+
+    def __init__(self, io: Any, mount: Mount, settings: RingSettings, deadline: Deadline) -> None:
+        super().__init__(mount, settings)
+        self._io = io
+        self._memory_engine = open_engine("auto")
+        self._usable = True
+        self._registrar = Registrar(mount.iovs, self._died, deadline)
+        self._rings: list[OfficialRing] = []
+        try:
+            self._readers = self._registrar.run(lambda: self._open_rings(True), deadline)
+            self._writers = self._registrar.run(lambda: self._open_rings(False), deadline)
+        except BaseException:
+            self.close(1000)
+            raise
+
+    def read(self, batch: ReadBatch, deadline: Deadline) -> IoResult:
+        return self._run(self._readers, batch, set(batch.fds.tolist()), deadline, _Call.read)
+
+    def write(self, batch: WriteBatch, deadline: Deadline) -> IoResult:
+        fds = {*batch.fds.tolist(), *(fd for fd in batch.record_fds.tolist() if fd >= 0)}
+        return self._run(self._writers, batch, fds, deadline, _Call.write)
+
+    def register(self, memory: SharedMemory, deadline: Deadline) -> None:
+        """Does nothing: pages in this memory are staged like others."""
+
+    @property
+    def usable(self) -> bool:
+        return self._usable
+
+    def stats(self) -> dict[str, int]:
+        total = {"quarantined": 0, "late": 0, "timed_out": 0, "impossible": 0}
+        for ring in self._rings:
+            for name, count in ring.counts.items():
+                total[name] = total.get(name, 0) + count
+            total["quarantined"] += ring.outstanding
+        return total
+
+    def close(self, timeout_ms: float) -> None:
+        self._usable = False
+
+        def drop() -> None:  # on the thread that made them
+            self._rings = []
+            self._readers, self._writers = RingPool([]), RingPool([])
+
+        with contextlib.suppress(StorageUnavailable):
+            self._registrar.run(drop, Deadline.after_ms(max(1.0, timeout_ms)))
+        self._registrar.close(timeout_ms / 1000)
+
+    def abandon(self) -> None:
+        self._usable = False
+        self._registrar.abandon()
+
+    def _open_rings(self, for_read: bool) -> RingPool[OfficialRing]:
+        settings = self.settings
+        rings = [
+            OfficialRing(
+                self._io,
+                self.mount.point,
+                settings.ring_entries,
+                settings.block_bytes,
+                settings.job,
+                for_read,
+            )
+            for _ in range(settings.rings)
+        ]
+        self._rings += rings
+        return RingPool(rings)
+
+    def _run(
+        self,
+        pool: RingPool[OfficialRing],
+        batch: Any,
+        fds: set[int],
+        deadline: Deadline,
+        work: Callable[[_Call, Any], IoResult],
+    ) -> IoResult:
+        ring = pool.take(deadline)
+        if ring is None:
+            return timed_out(len(batch.pages))
+        lease = FdLease(self._io, self.mount.device)
+        try:
+            refused = self._registrar.run(lambda: lease.acquire(fds), deadline)
+            result = work(_Call(ring, self._memory_engine, refused, deadline), batch)
+        finally:
+            self._registrar.submit(lease.release)
+            pool.give(ring)
+        if (result.results == -errno.ETIMEDOUT).any():
+            self._registrar.suspect()
+        return result
+
+    def _died(self) -> None:
+        self._usable = False
+
+
+class _Call:
+    """The I/O of one call, in rounds of as many pages as there are free blocks."""
+
+    def __init__(
+        self, ring: OfficialRing, engine: Engine, refused: dict[int, int], deadline: Deadline
+    ) -> None:
+        self._ring, self._engine = ring, engine
+        self._refused = refused
+        self._deadline = deadline
+
+    def read(self, batch: ReadBatch) -> IoResult:
+        results, sums = self._begin(batch)
+
+        def arrived(rows: NDArray[np.intp], staged: Pages) -> None:
+            whole = np.flatnonzero(results[rows] == batch.pages.page_bytes)
+            pages = batch.pages[rows[whole]]
+            self._engine.copy(staged[whole], pages)
+            sums[rows[whole]] = self._engine.checksum(pages, _digests(batch, rows[whole]))
+
+        self._rounds(batch, results, lambda rows, staged: None, arrived)
+        return IoResult(results, sums)
+
+    def write(self, batch: WriteBatch) -> IoResult:
+        results, sums = self._begin(batch)
+        has_record = np.asarray(batch.record_fds) >= 0
+        old = np.flatnonzero(has_record & np.asarray(batch.was_used))
+        self._put_records(batch, old, bytes(RECORD_BYTES * len(results)), results)
+
+        def leaving(rows: NDArray[np.intp], staged: Pages) -> None:
+            self._engine.copy(batch.pages[rows], staged)
+            sums[rows] = self._engine.checksum(staged, _digests(batch, rows))
+
+        self._rounds(batch, results, leaving, lambda rows, staged: None)
+        results[(results >= 0) & (results < batch.pages.page_bytes)] = -errno.EIO
+        done = np.flatnonzero(has_record & (results >= 0))
+        seal_records(batch.records, done, sums)
+        self._put_records(batch, done, bytes(batch.records), results)
+        return IoResult(results, sums)
+
+    def _begin(self, batch: ReadBatch | WriteBatch) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        refused = [-self._refused.get(fd, 0) for fd in batch.fds.tolist()]
+        return np.array(refused, np.int64), np.zeros(len(batch.pages), np.uint64)
+
+    def _rounds(
+        self,
+        batch: ReadBatch | WriteBatch,
+        results: NDArray[np.int64],
+        before: Callable[[NDArray[np.intp], Pages], None],
+        after: Callable[[NDArray[np.intp], Pages], None],
+    ) -> None:
+        ring = self._ring
+        rows = np.flatnonzero(results >= 0)
+        parts = -(-batch.pages.page_bytes // ring.block_bytes)
+        while len(rows):
+            if not ring.wait_for_blocks(parts, self._deadline) or self._deadline.passed:
+                results[rows] = -errno.ETIMEDOUT
+                return
+            now, rows = np.split(rows, [len(ring.free) // parts])
+            ios = [self._page_ios(batch, int(row)) for row in now]
+            staged = self._staged(ios)
+            before(now, staged)
+            flat = [io for page in ios for io in page]
+            ring.run(flat, self._deadline)
+            results[now] = [_page_result(page) for page in ios]
+            after(now, staged)
+            ring.give_back(flat)
+
+    def _page_ios(self, batch: ReadBatch | WriteBatch, row: int) -> list[Io]:
+        fd, offset, step = int(batch.fds[row]), int(batch.offsets[row]), self._ring.block_bytes
+        size = batch.pages.page_bytes
+        return [
+            Io(fd, offset + at, min(step, size - at), self._ring.free.pop())
+            for at in range(0, size, step)
+        ]
+
+    def _staged(self, ios: list[list[Io]]) -> Pages:
+        address = self._ring.block_address
+        return Pages(
+            np.array([[address(io.block) for io in page] for page in ios], np.uint64),
+            np.array([[io.size for io in page] for page in ios], np.uint64),
+        )
+
+    def _put_records(
+        self,
+        batch: WriteBatch,
+        which: NDArray[np.intp],
+        data: bytes,
+        results: NDArray[np.int64],
+    ) -> None:
+        """The 64 bytes in `data` of each chosen page that has not failed; else the page fails."""
+        ring = self._ring
+        which = which[results[which] >= 0]
+        runs = plan_runs(
+            batch.record_fds, batch.record_offsets, which, RECORD_BYTES, ring.block_bytes
+        )
+        while runs:
+            if not ring.wait_for_blocks(1, self._deadline) or self._deadline.passed:
+                results[[row for run in runs for row in run]] = -errno.ETIMEDOUT
+                return
+            count = len(ring.free)
+            now, runs = runs[:count], runs[count:]
+            ios = [self._record_io(batch, run, data) for run in now]
+            ring.run([io for io in ios if io.result is None], self._deadline)
+            for run, io in zip(now, ios, strict=True):
+                if io.result != io.size:
+                    results[run] = io.result if io.result and io.result < 0 else -errno.EIO
+            ring.give_back(ios)
+
+    def _record_io(self, batch: WriteBatch, run: list[int], data: bytes) -> Io:
+        fd, offset = int(batch.record_fds[run[0]]), int(batch.record_offsets[run[0]])
+        io = Io(fd, offset, len(run) * RECORD_BYTES, self._ring.free.pop())
+        merged = b"".join(data[row * RECORD_BYTES : (row + 1) * RECORD_BYTES] for row in run)
+        self._ring.fill(io.block, merged)
+        if fd in self._refused:
+            io.result = -self._refused[fd]
+        return io
+
+
+def _digests(batch: ReadBatch | WriteBatch, rows: NDArray[np.intp]) -> bytes:
+    return np.frombuffer(batch.digests, np.uint8).reshape(-1, DIGEST_BYTES)[rows].tobytes()
+
+
+def _page_result(ios: list[Io]) -> int:
+    """Bytes up to the first gap, or the first error."""
+    moved = 0
+    for io in ios:
+        result = io.result if io.result is not None else -errno.ETIMEDOUT
+        if result < 0:
+            return result
+        moved += result
+        if result < io.size:
+            return moved
+    return moved

@@ -1,0 +1,49 @@
+"""A stand-in of 3FS's daemon, and engines over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache_backends.usrbio import layout
+from hicache_backends.usrbio.engine import UsrbioEngine
+from hicache_backends.usrbio.ring import RingSettings
+from tests.threefs.stand_in import ThreeFs
+
+SMALL = RingSettings(block_bytes=64 << 10, rings=2, staging_bytes=4 << 20)
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> Iterator[ThreeFs]:
+    with ThreeFs(tmp_path / "backing", tmp_path / "mount") as fs:
+        yield fs
+
+
+@pytest.fixture
+def open_engine(fs: ThreeFs) -> Iterator[Callable[..., UsrbioEngine]]:
+    """Opens engines on the mount and closes them."""
+    opened: list[UsrbioEngine] = []
+
+    def open_one(settings: RingSettings = SMALL, **options: Any) -> UsrbioEngine:
+        engine = UsrbioEngine(str(fs.mount), settings, **{"client": "own", **options})
+        opened.append(engine)
+        return engine
+
+    yield open_one
+    for engine in opened:
+        engine.close()
+
+
+def leftovers(fs: ThreeFs) -> list[str]:
+    """Shared memory and registrations of ours."""
+    registered = [p.name for p in fs.iovs.iterdir() if not p.name.startswith("submit-ios")]
+    return registered + shared_memory(os.getpid())
+
+
+def shared_memory(pid: int) -> list[str]:
+    """What a process has put into /dev/shm."""
+    return [path.name for path in Path(layout.SHM_DIR).glob(f"hicache-{pid}-*")]
