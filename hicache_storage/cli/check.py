@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Initialise backend and registry, pass one page through them, and say what failed."""
-    from hicache_storage.config import load_config
+    from hicache_storage.sglang.settings import file_config
     from hicache_storage.tools.check import dry_run
 
-    report = dry_run(load_config(config))
+    report = dry_run(file_config(config))
     if as_json:
         print_json({"ok": report.ok, **dataclasses.asdict(report)})
     else:

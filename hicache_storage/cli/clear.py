@@ -25,10 +25,10 @@ def clear(
 
     Processes that have such a namespace open drop their pages at their next heartbeat.
     """
-    from hicache_storage.config import load_config
+    from hicache_storage.sglang.settings import file_config
     from hicache_storage.tools import clearing
 
-    loaded = load_config(config)
+    loaded = file_config(config)
     roots = clearing.roots_of(loaded)
     wanted = clearing.selected(tenant, namespace)
     chosen = [

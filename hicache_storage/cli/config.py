@@ -21,10 +21,10 @@ ConfigFile = Annotated[
 @app.command()
 def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show every value in force and where it came from; secrets are hidden."""
-    from hicache_storage.config import load_config
     from hicache_storage.config.describe import settings
+    from hicache_storage.sglang.settings import file_config
 
-    found = list(settings(load_config(config)))
+    found = list(settings(file_config(config)))
     if as_json:
         print_json([dataclasses.asdict(setting) for setting in found])
     else:

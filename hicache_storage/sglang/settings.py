@@ -38,7 +38,7 @@ def plugin_config(extra: Extra) -> Config:
     Raises ConfigError for an unknown key, and where it has both.
     """
     tree = document_of(extra)[0].tree
-    _refuse_misspelt(tree)
+    _refuse_misspelt(tree, "the extra config")
     file = tree.get(FILE_KEY)
     if file is None:
         return load_config(extra, others=SGLANG_KEYS)
@@ -49,7 +49,15 @@ def plugin_config(extra: Extra) -> Config:
         )
     if not isinstance(file, str):
         raise ConfigError(f"config in the extra config is the path of a file, not {file!r}")
-    return load_config(Path(file), others=SGLANG_KEYS)
+    return file_config(Path(file))
+
+
+def file_config(file: Path | None) -> Config:
+    """The configuration in a file that may have keys of SGLang's at its top level, as
+    `sglang-args` passes on. Raises ConfigError."""
+    if file is not None:
+        _refuse_misspelt(document_of(file)[0].tree, str(file))
+    return load_config(file, others=SGLANG_KEYS)
 
 
 def wants_zero_copy(extra: Extra) -> bool:
@@ -57,10 +65,8 @@ def wants_zero_copy(extra: Extra) -> bool:
     return bool(document_of(extra)[0].tree.get("interface_v1", 0))
 
 
-def _refuse_misspelt(tree: Mapping[str, Any]) -> None:
+def _refuse_misspelt(tree: Mapping[str, Any], where: str) -> None:
     """A key of SGLang's that it would overlook."""
     for name in tree.keys() - SGLANG_KEYS:
         if close := difflib.get_close_matches(name, SGLANG_KEYS, n=1, cutoff=0.85):
-            raise ConfigError(
-                f"unknown key {name!r} in the extra config; did you mean {close[0]!r}?"
-            )
+            raise ConfigError(f"unknown key {name!r} in {where}; did you mean {close[0]!r}?")

@@ -68,6 +68,8 @@ def dry_run(config: Config) -> Report:
         namespace = probe_namespace(config)
         with open_page_store(config, namespace, server="hicache-check") as store:
             name = NAMES.get(config.backend, config.backend)
+            if failed := store.storage.stats().get("failed_roots"):
+                raise StorageUnavailable(str(failed))  # a server would go on without them
             report.steps.append(Step(f"{name} backend connected", _place(config, store)))
             report.steps.append(_registry_step(config, store))
             report.steps.append(_self_test(store))

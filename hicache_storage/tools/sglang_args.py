@@ -72,6 +72,7 @@ def launch_flags(file: Path, tuning: Tuning) -> Flags:
         extra["prefetch_threshold"] = tuning.prefetch_threshold
     config = plugin_config(extra)  # as it will be read there
     config.storage_options()  # says what is missing
+    _refuse_relative(config)
     layout, io_backend = _layout(config, tuning)
     flags: Flags = {_SWITCH: None}
     if config.section.page_size is not None:
@@ -137,6 +138,16 @@ def _layout(config: Config, tuning: Tuning) -> tuple[str, str]:
             "kernel, page_first_direct with direct"
         )
     return layout, io_backend
+
+
+def _refuse_relative(config: Config) -> None:
+    """Servers are started in all sorts of directories, and would not meet in one of these."""
+    paths = config.nvme.paths or ((config.nvme.path,) if config.nvme.path else ())
+    if relative := [path for path in paths if not os.path.isabs(path)]:
+        raise ConfigError(
+            f"nvme: the path {relative[0]!r} would be another directory wherever a server is "
+            "started; write it from / on"
+        )
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> str:

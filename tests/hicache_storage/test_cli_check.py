@@ -220,3 +220,26 @@ def test_an_incomplete_identity_is_checked_with_its_page_size(
 def test_a_refused_password_is_to_be_mended() -> None:
     assert "password" in remedy(RegistryRefused("invalid username-password pair"))
     assert "start the registry" not in remedy(RegistryRefused(""))
+
+
+def test_a_file_with_keys_for_sglang_is_checked_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), prefetch_timeout_base=2)
+    assert checked(capsys, file)[0] == 0
+    assert run(["config", "show", "--config", file]) == 0
+    capsys.readouterr()
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), prefetch_timeout_bas=2)
+    code, _, err = checked(capsys, file)
+    assert code == 2
+    assert "did you mean 'prefetch_timeout_base'?" in err
+
+
+def test_one_of_several_directories_that_cannot_be_used_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(tmp_path / "a"), str(tmp_path / "absent" / "b")]
+    code, out, err = checked(capsys, config_file(tmp_path, nvme={"paths": paths}))
+    assert code == 1
+    assert f"init failed: {paths[1]} cannot be used" in err
+    assert "HiCache initialized" not in out

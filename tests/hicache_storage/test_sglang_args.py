@@ -177,6 +177,7 @@ def test_what_sglang_would_change_or_refuse_is_refused(
     [
         ('[storage.nvme]\npth = "/kv"\n', "did you mean 'path'"),
         ('[storage]\nbackend = "nvme"\n', "nvme.path is missing"),
+        ('[storage.nvme]\npaths = ["/kv", "kv"]\n', "'kv' would be another directory"),
         ('[storage]\nbackend = "nvem"\n', "unknown backend"),
         ("[storage", "l3.toml"),
     ],

@@ -97,6 +97,7 @@ def _open_roots(state: StoreState, options: SegmentOptions, deadline: Deadline) 
         raise problems[0]
     for problem in problems:
         _log.error("going on without a root: %s", problem)
+    state.lost_roots = tuple(map(str, problems))
     state.counts["lost_roots"] = len(problems)
     return found
 

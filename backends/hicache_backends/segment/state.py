@@ -38,7 +38,7 @@ class StoreState:
 
     `dirty[slot]`: its record on the medium may be other than zeros. `writing`: digests that a
     put in flight is storing. `dead`: segments whose files are gone, and whose slots are used no
-    more. `generation`: the next one.
+    more. `generation`: the next one. `lost_roots`: why roots could not be opened, one text each.
     """
 
     namespace: Namespace
@@ -55,6 +55,7 @@ class StoreState:
     counts: Counter[str] = field(default_factory=Counter)
     dead: set[Segment] = field(default_factory=set)
     generation: int = 0
+    lost_roots: tuple[str, ...] = ()
     keeper: Keeper | None = None
 
     def __post_init__(self) -> None:

@@ -238,7 +238,7 @@ class SegmentStore(PageStorage):
             "hung": int(self._calls.hung),
             "pinned": state.index.pinned,
             "open_files": len(state.files),
-            "failed_roots": "; ".join(failed),
+            "failed_roots": "; ".join([*state.lost_roots, *failed]),
             **counts,
         }
 

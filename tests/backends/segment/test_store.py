@@ -461,6 +461,7 @@ def test_one_of_two_roots_gone_at_the_start_leaves_the_other(
     storage = open_nvme(NAMESPACE, options(tmp_path / "a", tmp_path / "missing" / "b"))
     assert "missing" in caplog.text
     assert storage.stats()["lost_roots"] == 1
+    assert "missing" in str(storage.stats()["failed_roots"])
     pages = digests_of(*range(8))
     assert all(put(storage, pages))
     assert get(storage, pages) == [True] * 8
