@@ -143,7 +143,7 @@ def _layout(config: Config, tuning: Tuning) -> tuple[str, str]:
 def _refuse_relative(config: Config) -> None:
     """Servers are started in all sorts of directories, and would not meet in one of these."""
     paths = config.nvme.paths or ((config.nvme.path,) if config.nvme.path else ())
-    if relative := [path for path in paths if not os.path.isabs(path)]:
+    if relative := [path for path in paths if not Path(path).is_absolute()]:
         raise ConfigError(
             f"nvme: the path {relative[0]!r} would be another directory wherever a server is "
             "started; write it from / on"
