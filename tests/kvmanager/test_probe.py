@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from hicache_backends import native_calls
 from kvmanager import keys, resp
 from kvmanager.aio import AsyncRegistry
+from kvmanager.model import Removal
 from kvmanager.probe import SKEW, Probe, Routes
-from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon
+from tests.kvmanager.members import FAST, NAMESPACE, Cluster, Store, digests, eventually, soon
 from tests.kvmanager.servers import Server
 
 TAG = keys.tag(NAMESPACE.fingerprint)
@@ -130,6 +133,21 @@ def test_an_access_time_that_is_due_is_written(server: Server, cluster: Cluster)
     assert reader.lookup(fresh).prefix == 3
     touched = [60_000] * 3
     assert all(owner.registry.remove(entries, soon(), touched_ms=touched))
+
+
+def test_pages_read_over_and_over_are_not_removed_by_their_owner(cluster: Cluster) -> None:
+    options = dataclasses.replace(FAST, touch_interval_ms=300)
+    owner, reader = cluster.store(start=False), cluster.store(start=False, options=options)
+    chain = digests(20)
+    entries = owner.chain(chain)
+    owner.write(entries)
+    media = [owner.member.medium]
+    until = time.monotonic() + 1.2
+    while time.monotonic() < until:
+        assert reader.registry.lookup(chain, media, soon(), why=False).prefix == 20
+    for touched_ms, answer in ((700, Removal.TOUCHED), (0, Removal.REMOVED)):
+        last = entries[-1:]  # no page follows it
+        assert owner.registry.remove(last, soon(), touched_ms=[touched_ms]) == [answer]
 
 
 def test_where_the_script_is_needed_it_is_asked_once(server: Server, cluster: Cluster) -> None:
