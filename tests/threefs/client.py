@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -22,6 +23,11 @@ ARGS, CQE, SQE = struct.Struct("=16sQQQQQ"), struct.Struct("=iiqQ"), struct.Stru
 
 class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def names(directory: Path) -> set[str]:
+    """Opens it, and closes it: on `iovs` not without consequence."""
+    return {entry.name for entry in directory.iterdir()}
 
 
 class Io(NamedTuple):
@@ -150,8 +156,12 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close_all()
+
+    def close_all(self) -> None:
         for file in [self._directory, *self._files]:
-            os.close(file)
+            with contextlib.suppress(OSError):  # ENOTCONN of a dead daemon, closed all the same
+                os.close(file)
 
     def memory(self, size: int, *, block: int = 0, target: Path | None = None) -> Memory:
         return Memory(self.iovs, size, block=block, target=target)
@@ -162,3 +172,7 @@ class Client:
     def open(self, name: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         self._files.append(os.open(self.mount / name, flags, 0o644))
         return self._files[-1]
+
+    def close(self, file: int) -> None:
+        self._files.remove(file)
+        os.close(file)

@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -156,17 +157,34 @@ class ThreeFs:
             self._process.kill()
             self._end()
 
+    def pause(self) -> None:
+        """It does nothing until `resume`: rings stand still, and every call on the mount hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def restart(self) -> None:
         """kill -9 if it still runs, then a new daemon on the same mount point."""
         self.kill()
         unmount(self.mount)
         self.start()
 
+    def await_end(self, timeout_s: float = 10) -> None:
+        """Return once it has ended by itself, as by a client's mistake that breaks 3FS too."""
+        if self._process is not None:
+            self._process.wait(timeout_s)
+
     def stop(self) -> None:
         """Unmount and end. A daemon that ended by itself before is an error."""
         if self._process is None:
             return
         assert self._process.stdin is not None
+        self.resume()
         self._process.stdin.close()
         process = self._process
         why = self._end()
@@ -254,6 +272,6 @@ def unmount(mount: Path) -> None:
 
 def is_mounted(mount: Path) -> bool:
     """Of a dead mount too, on which a stat fails."""
-    sought = os.path.abspath(mount).replace(" ", "\\040")  # noqa: PTH100  Path.resolve stats
+    sought = str(mount.parent.resolve() / mount.name).replace(" ", "\\040")
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return any(line.split()[4] == sought for line in lines)

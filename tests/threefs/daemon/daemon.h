@@ -157,7 +157,7 @@ enum fault {
     UNPINNED, /* memory registration failed: every I/O gives EACCES */
     REFUSE_ERRNO, /* for every registration */
     STRICT_DEPTH, /* negative depths are EINVAL, as in later releases of 3FS */
-    FUSE_DELAY_MS, /* of reads and writes through FUSE */
+    FUSE_DELAY_MS, /* of reads and writes through FUSE, of which a few run at a time */
     FUSE_FAIL_SHARE, /* of them give FAIL_ERRNO */
     FUSE_HANG, /* they wait until this is 0 again */
     SEED,

@@ -28,16 +28,21 @@ static int64_t due_of(bool reads)
     return now + (int64_t)(ms * 1e6);
 }
 
-void job_enqueue(struct job *job)
+static void insert(struct job *job)
 {
-    job->due_ns = due_of(job->owner->ring->is.reads);
-    pthread_mutex_lock(&queue_lock);
     struct job **at = &queue;
     while (*at && (*at)->due_ns <= job->due_ns)
         at = &(*at)->next;
     job->next = *at;
     *at = job;
     pthread_cond_signal(&queue_changed);
+}
+
+void job_enqueue(struct job *job)
+{
+    job->due_ns = due_of(job->owner->ring->is.reads);
+    pthread_mutex_lock(&queue_lock);
+    insert(job);
     pthread_mutex_unlock(&queue_lock);
 }
 
@@ -233,11 +238,17 @@ static void *work_thread(void *unused)
 void jobs_release_held(void)
 {
     pthread_mutex_lock(&queue_lock);
-    int64_t now = now_ns();
-    for (struct job *job = queue; job; job = job->next)
-        if (job->due_ns == NEVER) /* all at the end, so that the order stays */
-            job->due_ns = now;
-    pthread_cond_broadcast(&queue_changed);
+    struct job **at = &queue;
+    while (*at && (*at)->due_ns < NEVER)
+        at = &(*at)->next;
+    struct job *held = *at;
+    *at = NULL;
+    while (held) {
+        struct job *job = held;
+        held = job->next;
+        job->due_ns = now_ns();
+        insert(job);
+    }
     pthread_mutex_unlock(&queue_lock);
 }
 
