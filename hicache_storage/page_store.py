@@ -83,7 +83,12 @@ class PageStore:
         storage.set_keeper(RegistryKeeper(registry, self.metrics.evicted))
         self.metrics.watch(storage.stats, storage.media)
         if registry is not None:
-            registry.start(self._obey)
+            try:
+                registry.start(self._obey)
+            except BaseException:
+                self.metrics.unwatch()
+                registry.close()
+                raise
 
     @property
     def mode(self) -> Mode:

@@ -186,7 +186,7 @@ class SessionCore:
 
     def clear_namespace(self) -> Flow[int]:
         """As `Registry.clear_namespace`."""
-        epoch = int((yield from self._ask(self.wire.clear(), wire.read_done)))
+        epoch = yield from self._ask(self.wire.clear(), wire.read_epoch)
         self._moved(epoch)
         return epoch
 

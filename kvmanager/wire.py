@@ -221,8 +221,16 @@ def read_claims(reply: Reply, keys_asked: int) -> list[Claim]:
 
 
 def read_done(reply: Reply) -> bytes:
-    """What an abort, report or clear says beyond being done."""
+    """What an abort or report says beyond being done."""
     return _body(reply)
+
+
+def read_epoch(reply: Reply) -> int:
+    """What a clear raised the epoch to."""
+    said = _body(reply)
+    if not said.isdigit() or len(said) >= _MAX_NUMBER:
+        raise _garbled(reply)
+    return int(said)
 
 
 def read_mutation(reply: Reply, sequence: int) -> Mutation:

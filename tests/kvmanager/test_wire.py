@@ -243,3 +243,10 @@ def test_nothing_in_the_package_runs_what_it_reads() -> None:
         text = path.read_text()
         assert "loadstring" not in text, path
         assert text.startswith("-- "), path
+
+
+@pytest.mark.parametrize("said", [b"", b"x", b"-1", b"7.5", b"9" * 5000])
+def test_an_epoch_that_is_none_is_a_malformed_reply(said: bytes) -> None:
+    with pytest.raises(RegistryRefused, match="malformed"):
+        wire.read_epoch(b"K" + said)
+    assert wire.read_epoch(b"K7") == 7
