@@ -31,8 +31,11 @@ def serve_metrics(
         except (OSError, OverflowError) as error:
             if getattr(error, "errno", None) == errno.EADDRINUSE and replica + 1 < replicas:
                 continue
+            taken = getattr(error, "errno", None) == errno.EADDRINUSE
             raise ConfigError(
                 f"sglang.metrics_port: cannot listen on {section.metrics_host}:{port}: {error}"
+                + "; give each server of a machine ports of its own, such as by "
+                "HICACHE_STORAGE_SGLANG__METRICS_PORT in its environment" * taken
             ) from None
 
     def stop() -> None:

@@ -58,7 +58,7 @@ def test_replicas_that_are_not_told_apart_take_the_next_ports_of_their_rank(port
     for _replica in range(3):
         stops.append(serve_metrics(section, 0, ranks=1, replicas=3))
     assert all(scrape(port + replica) for replica in range(3))
-    with pytest.raises(ConfigError, match="metrics_port"):
+    with pytest.raises(ConfigError, match="HICACHE_STORAGE_SGLANG__METRICS_PORT"):
         serve_metrics(section, 0, ranks=1, replicas=3)
     for stop in stops:
         stop()
