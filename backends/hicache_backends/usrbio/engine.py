@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import StorageUnavailable
+from hicache_backends.errors import StorageClosed, StorageUnavailable
 from hicache_backends.io.engine import Engine, IoResult, ReadBatch, WriteBatch
 from hicache_backends.io.posix import check_batch
 from hicache_backends.io.select import open_engine
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Calls, abandon_after_fork
 from hicache_backends.usrbio.clients import open_client
-from hicache_backends.usrbio.memory import SharedMemory
+from hicache_backends.usrbio.memory import SharedMemory, sweep
 from hicache_backends.usrbio.mount import Mount, find_mount
 from hicache_backends.usrbio.ring import RingClient, RingSettings
 from hicache_backends.usrbio.selftest import self_test
@@ -57,7 +57,12 @@ class UsrbioEngine(Engine):
         self._lock = threading.Lock()
         self._connecting: _Attempt | None = None
         self._client: RingClient | None = None
-        self._connected(Deadline.after_ms(connect_timeout_ms))
+        self._closed = False
+        try:
+            self._connected(Deadline.after_ms(connect_timeout_ms))
+        except BaseException:
+            self._closed = True  # an attempt that still runs lets go of what it gets
+            raise
         abandon_after_fork(self)
 
     def read(self, batch: ReadBatch, deadline: Deadline, *, threads: int = 1) -> IoResult:
@@ -114,8 +119,10 @@ class UsrbioEngine(Engine):
 
     def close(self, timeout_ms: float = 5000) -> None:
         """Deregister everything; calls in flight end at once. Closing again is fine."""
-        client, self._client = self._client, None
-        self._calls.close(0.001)
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        self._calls.close(0)
         if client and not self._calls.forked:
             client.close(timeout_ms)
         self._calls.close(timeout_ms)
@@ -146,6 +153,7 @@ class UsrbioEngine(Engine):
             old.close(0)
         try:
             deadline = Deadline.after_ms(_CONNECT_MS)
+            sweep()
             mount = find_mount(self._directory)
             client = open_client(self._kind, mount, self._settings, deadline)
             try:
@@ -156,9 +164,13 @@ class UsrbioEngine(Engine):
         except BaseException:
             self._counts["connect_failures"] += 1
             raise
-        self._counts["connects"] += 1
-        self._client = client
-        return client
+        with self._lock:
+            if not self._closed:
+                self._counts["connects"] += 1
+                self._client = client
+                return client
+        client.close(1000)
+        raise StorageClosed("the engine was closed meanwhile")
 
 
 class _Attempt:

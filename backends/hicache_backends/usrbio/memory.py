@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import shutil
 import struct
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.usrbio.layout import SHM_DIR
 
+_STALE_S = 600.0  # a name lives for milliseconds, and no longer than it takes to connect
 _DESCRIPTION = struct.Struct("=QQ16s")  # struct iov_memory of csrc/ring.h
 
 
@@ -66,6 +69,15 @@ class SharedMemory:
     def held_by(self, holds: Callable[[int, int], bool]) -> None:
         """Have `busy` ask whoever was given the memory, too."""
         self._holders.append(holds)
+
+
+def sweep() -> None:
+    """Take away the names of processes that were killed in the moment before `unlink`."""
+    horizon_s = time.time() - _STALE_S
+    for path in Path(SHM_DIR).glob("hicache-*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < horizon_s:
+                path.unlink()
 
 
 def _why_too_small(size: int, error: OSError) -> str:

@@ -121,7 +121,7 @@ class OfficialRings(RingClient):
         finally:
             self._registrar.submit(lease.release)
             pool.give(ring)
-        if (result.results == -errno.ETIMEDOUT).any():
+        if np.isin(result.results, (-errno.ETIMEDOUT, -errno.ESTALE)).any():
             self._registrar.suspect()
         return result
 

@@ -39,7 +39,7 @@ class OwnRings(RingClient):
         self._alarm = _Alarm()
         self._registrar = Registrar(mount.iovs, self._stop, deadline)
         try:
-            self._semaphore = _map_semaphore(self._registrar.semaphore)
+            self._semaphore = map_semaphore(self._registrar.semaphore)
             self._readers = RingPool(self._open_rings(True, deadline))
             self._writers = RingPool(self._open_rings(False, deadline))
         except BaseException:
@@ -55,9 +55,9 @@ class OwnRings(RingClient):
             moved = _native.ring_read(
                 ring.handle, *_packed(batch, deadline), self._memories, self.mount.device
             )
+            return self._result(ring, moved)
         finally:
             self._readers.give(ring)
-        return self._result(moved)
 
     def write(self, batch: WriteBatch, deadline: Deadline) -> IoResult:
         ring = self._writers.take(deadline)
@@ -74,9 +74,9 @@ class OwnRings(RingClient):
                 packed(batch.was_used, np.bool_),
                 batch.records,
             )
+            return self._result(ring, moved)
         finally:
             self._writers.give(ring)
-        return self._result(moved)
 
     def register(self, memory: SharedMemory, deadline: Deadline) -> None:
         if not memory.linked:
@@ -86,7 +86,7 @@ class OwnRings(RingClient):
             self._registrar.run(lambda: self._registrar.link(memory.path, key), deadline)
         finally:
             memory.unlink()
-        memory.held_by(self._may_touch)
+        memory.held_by(self._watch())
         self._memories += memory.describe()
 
     @property
@@ -155,12 +155,13 @@ class OwnRings(RingClient):
         )
         return _Ring(handle, (memory, staging, self._semaphore, self._alarm))
 
-    def _result(self, moved: tuple[bytearray, bytearray]) -> IoResult:
+    def _result(self, ring: _Ring, moved: tuple[bytearray, bytearray]) -> IoResult:
         result = IoResult(np.frombuffer(moved[0], np.int64), np.frombuffer(moved[1], np.uint64))
         failures = set(result.results[result.results < 0].tolist())
         if -errno.EPROTO in failures:
             self._stop()
-        if failures & {-errno.ETIMEDOUT, -errno.ENOTCONN}:
+        if failures & {-errno.ETIMEDOUT, -errno.ENOTCONN, -errno.ESTALE}:
+            ring.doubtful = True
             self._registrar.suspect()
         return result
 
@@ -170,17 +171,24 @@ class OwnRings(RingClient):
         for ring in self._rings:
             _native.ring_stop(ring.handle)
 
-    def _may_touch(self, address: int, size: int) -> bool:
-        if self._registrar.dead:
-            return False
-        return any(_native.ring_may_touch(ring.handle, address, size) for ring in self._rings)
+    def _watch(self) -> Callable[[int, int], bool]:
+        """Whether a late I/O may touch memory; it outlives us and holds no staging memory."""
+        registrar = self._registrar
+        rings = [(ring.handle, ring.keep[0]) for ring in self._rings]
+
+        def may_touch(address: int, size: int) -> bool:
+            if registrar.dead:
+                return False
+            return any(_native.ring_may_touch(handle, address, size) for handle, _ in rings)
+
+        return may_touch
 
 
 @dataclass(eq=False)
 class _Ring:
     handle: _native.Ring
     keep: tuple[Any, ...]
-    """The memory under the handle."""
+    """The memory under the handle: of the ring, then of the rest."""
     doubtful: bool = False
     """Whether slots may be quarantined."""
 
@@ -227,7 +235,8 @@ class _Alarm:
     __del__ = abandon
 
 
-def _map_semaphore(path: str) -> mmap.mmap:
+def map_semaphore(path: str) -> mmap.mmap:
+    """What wakes the daemon. Raises StorageUnavailable."""
     try:
         with Path(path).open("r+b") as file:
             return mmap.mmap(file.fileno(), SEMAPHORE_BYTES)

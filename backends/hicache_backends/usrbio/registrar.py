@@ -31,6 +31,10 @@ class _Task:
     future: Future[Any] = field(default_factory=Future)
 
 
+def _ignore() -> None:
+    """For a daemon that nobody is interested in any more."""
+
+
 class Registrar:
     """Registers by symlinks in `iovs`. `on_death` is called, once, when the daemon is found dead.
 
@@ -82,14 +86,16 @@ class Registrar:
 
     def close(self, timeout_s: float) -> None:
         """Deregister everything and end the thread; a hung daemon is not waited for any longer."""
+        self._on_death = _ignore
         self._tasks.put(None)
         self._thread.join(timeout_s)
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor, so that the parent's end is noticed."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # of a dead mount
+                os.close(fd)
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:

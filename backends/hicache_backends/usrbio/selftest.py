@@ -36,7 +36,8 @@ def self_test(client: RingClient, directory: str, deadline: Deadline) -> None:
         check_file(fd)
         why = _round_trip(client, fd, deadline)
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # of a mount that has just died
+            os.close(fd)
         with contextlib.suppress(OSError):
             path.unlink()
     if why:

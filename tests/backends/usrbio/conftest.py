@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hicache_backends.usrbio import layout
@@ -14,7 +16,8 @@ from hicache_backends.usrbio.engine import UsrbioEngine
 from hicache_backends.usrbio.ring import RingSettings
 from tests.threefs.stand_in import ThreeFs
 
-SMALL = RingSettings(block_bytes=64 << 10, rings=2, staging_bytes=4 << 20)
+PAGE = 64 << 10
+SMALL = RingSettings(block_bytes=PAGE, rings=2, staging_bytes=4 << 20)
 
 
 @pytest.fixture
@@ -36,6 +39,21 @@ def open_engine(fs: ThreeFs) -> Iterator[Callable[..., UsrbioEngine]]:
     yield open_one
     for engine in opened:
         engine.close()
+
+
+@pytest.fixture
+def fd(fs: ThreeFs) -> Iterator[int]:
+    """A file of 64 random pages on the mount."""
+    fd = os.open(fs.mount / "data", os.O_RDWR | os.O_CREAT)
+    os.pwrite(fd, np.random.default_rng(3).bytes(64 * PAGE), 0)
+    yield fd
+    close_quietly(fd)
+
+
+def close_quietly(fd: int) -> None:
+    """Closing a file of a dead mount is an error, and closes it."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
 
 
 def leftovers(fs: ThreeFs) -> list[str]:
