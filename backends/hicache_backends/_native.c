@@ -242,6 +242,7 @@ static PyMethodDef functions[] = {
     {"ring_read", ring_read_py, METH_VARARGS, "As read_many, through a ring."},
     {"ring_write", ring_write_py, METH_VARARGS, "As write_many, through a ring."},
     {"ring_facts", ring_facts_py, METH_O, "State and counters of a ring."},
+    {"ring_in_doubt", ring_in_doubt_py, METH_O, "Inode and offset of late I/Os, packed."},
     {"ring_may_touch", ring_may_touch_py, METH_VARARGS, "May a late I/O touch this memory?"},
     {"ring_stop", ring_stop_py, METH_O, "End the call in flight, let no other begin."},
     {NULL, NULL, 0, NULL},

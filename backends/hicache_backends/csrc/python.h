@@ -17,6 +17,7 @@ PyObject *ring_open_py(PyObject *self, PyObject *args);
 PyObject *ring_read_py(PyObject *self, PyObject *args);
 PyObject *ring_write_py(PyObject *self, PyObject *args);
 PyObject *ring_facts_py(PyObject *self, PyObject *capsule);
+PyObject *ring_in_doubt_py(PyObject *self, PyObject *capsule);
 PyObject *ring_may_touch_py(PyObject *self, PyObject *args);
 PyObject *ring_stop_py(PyObject *self, PyObject *capsule);
 

@@ -46,6 +46,7 @@ struct ring_slot {
     size_t op;
     uint64_t bytes, userdata;
     atomic_uint_fast64_t direct; /* the address of an I/O without staging */
+    atomic_uint_fast64_t inode, offset; /* of an I/O that nobody waits for; else 0 */
 };
 
 /* --- where things lie ----------------------------------------------------------------------- */
@@ -225,6 +226,7 @@ static void accept(struct ring *ring, struct ring_call *call, const struct compl
     }
     slot->busy = false;
     atomic_store_explicit(&slot->direct, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->inode, 0, memory_order_relaxed);
     if (call && slot->call == ring->call) {
         call->left--;
         call->done(call, slot->op, block_of(ring, index), result);
@@ -257,7 +259,10 @@ static size_t reap(struct ring *ring, struct ring_call *call)
 
 void ring_reap_late(struct ring *ring)
 {
+    if (!ring_enter(ring))
+        return; /* the call in flight takes them */
     reap(ring, NULL);
+    ring_leave(ring);
 }
 
 static int wait_until(sem_t *semaphore, int64_t at_ns)
@@ -311,6 +316,8 @@ static void give_up(struct ring *ring, struct ring_call *call, size_t next, int 
         struct ring_slot *slot = &ring->slots[i];
         if (slot->busy && slot->call == ring->call) {
             slot->call = 0;
+            atomic_store_explicit(&slot->offset, call->ops[slot->op].offset, memory_order_relaxed);
+            atomic_store_explicit(&slot->inode, call->ops[slot->op].inode, memory_order_release);
             atomic_fetch_add(&ring->quarantined, 1);
             atomic_fetch_add(&ring->counts.timed_out, 1);
             call->done(call, slot->op, NULL, -number);
@@ -342,12 +349,22 @@ void ring_run(struct ring *ring, struct ring_call *call)
     }
 }
 
+size_t ring_in_doubt(struct ring *ring, struct ring_place *places)
+{
+    size_t n = 0;
+    ring_reap_late(ring);
+    for (uint32_t i = 0; i < ring->setup.entries; i++) {
+        struct ring_slot *slot = &ring->slots[i];
+        uint64_t inode = atomic_load_explicit(&slot->inode, memory_order_acquire);
+        if (inode)
+            places[n++] = (struct ring_place){inode, atomic_load(&slot->offset)};
+    }
+    return n;
+}
+
 bool ring_may_touch(struct ring *ring, uint64_t address, uint64_t bytes)
 {
-    if (ring_enter(ring)) {
-        ring_reap_late(ring);
-        ring_leave(ring);
-    }
+    ring_reap_late(ring);
     for (uint32_t i = 0; i < ring->setup.entries; i++) {
         uint64_t start = atomic_load_explicit(&ring->slots[i].direct, memory_order_relaxed);
         if (start && start < address + bytes && address < start + ring->slots[i].bytes)

@@ -85,8 +85,15 @@ void ring_leave(struct ring *ring);
  * slot stays out of use until its completion comes. */
 void ring_run(struct ring *ring, struct ring_call *call);
 
-/* Takes completions that came since the last call. */
+/* Takes completions that came since the last call, unless one is in flight. */
 void ring_reap_late(struct ring *ring);
+
+struct ring_place {
+    uint64_t inode, offset;
+};
+
+/* The I/Os that nobody waits for any more and that may still happen; room for `entries`. */
+size_t ring_in_doubt(struct ring *ring, struct ring_place *places);
 
 /* Whether an I/O that nobody waits for any more may still touch this memory. */
 bool ring_may_touch(struct ring *ring, uint64_t address, uint64_t bytes);

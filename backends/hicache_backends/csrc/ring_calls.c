@@ -160,10 +160,7 @@ PyObject *ring_facts_py(PyObject *self, PyObject *capsule)
     struct ring *ring = ring_of(capsule);
     if (!ring)
         return NULL;
-    if (ring_enter(ring)) { /* else a call takes them */
-        ring_reap_late(ring);
-        ring_leave(ring);
-    }
+    ring_reap_late(ring);
     struct ring_counts *counts = &ring->counts;
     PyObject *facts = PyDict_New();
     if (facts && (add(facts, "state", (unsigned long long)atomic_load(&ring->state)) < 0 ||
@@ -176,6 +173,22 @@ PyObject *ring_facts_py(PyObject *self, PyObject *capsule)
                   add(facts, "impossible", atomic_load(&counts->impossible)) < 0))
         Py_CLEAR(facts);
     return facts;
+}
+
+PyObject *ring_in_doubt_py(PyObject *self, PyObject *capsule)
+{
+    (void)self;
+    struct ring *ring = ring_of(capsule);
+    if (!ring)
+        return NULL;
+    struct ring_place *places = malloc(ring->setup.entries * sizeof *places);
+    if (!places)
+        return PyErr_NoMemory();
+    size_t count = ring_in_doubt(ring, places);
+    PyObject *packed = PyBytes_FromStringAndSize((const char *)places,
+                                                 (Py_ssize_t)(count * sizeof *places));
+    free(places);
+    return packed;
 }
 
 PyObject *ring_may_touch_py(PyObject *self, PyObject *args)

@@ -102,6 +102,12 @@ class UsrbioEngine(Engine):
         self._counts["memories"] += 1
         return memory
 
+    def writes_in_doubt(self) -> set[tuple[int, int]]:
+        """Inode and offset of each write that timed out and may still happen. A place of these
+        is not written again before it has left the set: the late one could come after."""
+        client = self._client
+        return client.writes_in_doubt() if client else set()
+
     @property
     def mount(self) -> Mount | None:
         """Where the rings are, None while there is no connection. Its device changes with a

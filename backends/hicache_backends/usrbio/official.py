@@ -60,6 +60,11 @@ class OfficialRings(RingClient):
     def register(self, memory: SharedMemory, deadline: Deadline) -> None:
         """Does nothing: pages in this memory are staged like others."""
 
+    def writes_in_doubt(self) -> set[tuple[int, int]]:
+        return {
+            place for ring in self._rings if not ring.for_read for place in ring.places_in_doubt()
+        }
+
     @property
     def usable(self) -> bool:
         return self._usable
@@ -116,8 +121,8 @@ class OfficialRings(RingClient):
             return timed_out(len(batch.pages))
         lease = FdLease(self._io, self.mount.device)
         try:
-            refused = self._registrar.run(lambda: lease.acquire(fds), deadline)
-            result = work(_Call(ring, self._memory_engine, refused, deadline), batch)
+            inodes = self._registrar.run(lambda: lease.acquire(fds), deadline)
+            result = work(_Call(ring, self._memory_engine, inodes, deadline), batch)
         finally:
             self._registrar.submit(lease.release)
             pool.give(ring)
@@ -133,10 +138,10 @@ class _Call:
     """The I/O of one call, in rounds of as many pages as there are free blocks."""
 
     def __init__(
-        self, ring: OfficialRing, engine: Engine, refused: dict[int, int], deadline: Deadline
+        self, ring: OfficialRing, engine: Engine, inodes: dict[int, int], deadline: Deadline
     ) -> None:
         self._ring, self._engine = ring, engine
-        self._refused = refused
+        self._inodes = inodes  # or -errno, by descriptor
         self._deadline = deadline
 
     def read(self, batch: ReadBatch) -> IoResult:
@@ -169,7 +174,7 @@ class _Call:
         return IoResult(results, sums)
 
     def _begin(self, batch: ReadBatch | WriteBatch) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        refused = [-self._refused.get(fd, 0) for fd in batch.fds.tolist()]
+        refused = [min(0, self._inodes[fd]) for fd in batch.fds.tolist()]
         return np.array(refused, np.int64), np.zeros(len(batch.pages), np.uint64)
 
     def _rounds(
@@ -200,7 +205,7 @@ class _Call:
         fd, offset, step = int(batch.fds[row]), int(batch.offsets[row]), self._ring.block_bytes
         size = batch.pages.page_bytes
         return [
-            Io(fd, offset + at, min(step, size - at), self._ring.free.pop())
+            Io(fd, self._inodes[fd], offset + at, min(step, size - at), self._ring.free.pop())
             for at in range(0, size, step)
         ]
 
@@ -239,11 +244,12 @@ class _Call:
 
     def _record_io(self, batch: WriteBatch, run: list[int], data: bytes) -> Io:
         fd, offset = int(batch.record_fds[run[0]]), int(batch.record_offsets[run[0]])
-        io = Io(fd, offset, len(run) * RECORD_BYTES, self._ring.free.pop())
+        inode = self._inodes[fd]
+        io = Io(fd, inode, offset, len(run) * RECORD_BYTES, self._ring.free.pop())
         merged = b"".join(data[row * RECORD_BYTES : (row + 1) * RECORD_BYTES] for row in run)
         self._ring.fill(io.block, merged)
-        if fd in self._refused:
-            io.result = -self._refused[fd]
+        if inode < 0:
+            io.result = inode
         return io
 
 

@@ -23,6 +23,7 @@ class Io:
     """One I/O between a file and a staging block. `result` is bytes or -errno, once known."""
 
     fd: int
+    inode: int
     offset: int
     size: int
     block: int
@@ -45,7 +46,7 @@ class OfficialRing:
         self, io: Any, mount_point: str, entries: int, block_bytes: int, job: int, for_read: bool
     ) -> None:
         self.block_bytes = block_bytes
-        self._for_read = for_read
+        self.for_read = for_read
         self.memory = SharedMemory(entries * block_bytes)
         try:
             name = Path(self.memory.path).name
@@ -71,6 +72,11 @@ class OfficialRing:
         """I/Os without a completion."""
         return len(self._outstanding)
 
+    def places_in_doubt(self) -> list[tuple[int, int]]:
+        """Inode and offset of the I/Os that nobody waits for."""
+        late = [io for io in list(self._outstanding) if not io.awaited]
+        return [(io.inode, io.offset) for io in late]
+
     def block_address(self, block: int) -> int:
         return self.memory.address + block * self.block_bytes
 
@@ -93,7 +99,7 @@ class OfficialRing:
             try:
                 self._ring.prepare(
                     self._iov[start : start + io.size],
-                    self._for_read,
+                    self.for_read,
                     io.fd,
                     io.offset,
                     userdata=io,
@@ -158,8 +164,8 @@ class FdLease:
         self._held: list[int] = []
 
     def acquire(self, fds: Iterable[int]) -> dict[int, int]:
-        """Register them; the errno of each that cannot be."""
-        return {fd: number for fd in fds if (number := self._register(fd))}
+        """Register them; the inode of each, or -errno."""
+        return {fd: self._register(fd) for fd in fds}
 
     def release(self) -> None:
         """Deregister those that nobody else uses."""
@@ -172,13 +178,14 @@ class FdLease:
 
     def _register(self, fd: int) -> int:
         try:
-            if os.fstat(fd).st_dev != self._device:
-                return errno.ESTALE
+            facts = os.fstat(fd)
+            if facts.st_dev != self._device:
+                return -errno.ESTALE
             with self._lock:
                 if not self._uses[fd]:
                     self._io.register_fd(fd)
                 self._uses[fd] += 1
                 self._held.append(fd)
         except OSError as error:
-            return error.errno or errno.EBADF
-        return 0
+            return -(error.errno or errno.EBADF)
+        return facts.st_ino

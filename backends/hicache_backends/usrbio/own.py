@@ -41,7 +41,8 @@ class OwnRings(RingClient):
         try:
             self._semaphore = map_semaphore(self._registrar.semaphore)
             self._readers = RingPool(self._open_rings(True, deadline))
-            self._writers = RingPool(self._open_rings(False, deadline))
+            self._writing = self._open_rings(False, deadline)
+            self._writers = RingPool(self._writing)
         except BaseException:
             self.close(1000)
             raise
@@ -88,6 +89,15 @@ class OwnRings(RingClient):
             memory.unlink()
         memory.held_by(self._watch())
         self._memories += memory.describe()
+
+    def writes_in_doubt(self) -> set[tuple[int, int]]:
+        if self._registrar.dead:
+            return set()
+        packed_places = b"".join(
+            _native.ring_in_doubt(ring.handle) for ring in self._writing if ring.doubtful
+        )
+        places = np.frombuffer(packed_places, np.uint64).reshape(-1, 2).tolist()
+        return {(inode, offset) for inode, offset in places}
 
     @property
     def usable(self) -> bool:

@@ -82,6 +82,11 @@ class RingClient(ABC):
     def register(self, memory: SharedMemory, deadline: Deadline) -> None:
         """Move pages in this memory without a copy. Raises StorageUnavailable."""
 
+    @abstractmethod
+    def writes_in_doubt(self) -> set[tuple[int, int]]:
+        """Inode and offset of each write that timed out and may still happen: what is written
+        there meanwhile may be overwritten."""
+
     @property
     @abstractmethod
     def usable(self) -> bool:

@@ -172,6 +172,28 @@ def test_a_hung_daemon_costs_each_call_its_deadline(
     assert engine.stats()["connects"] == 1
 
 
+@pytest.mark.parametrize("client", ["own", "official"])
+def test_writes_that_may_still_happen_are_named(
+    open_engine: Opener, fs: ThreeFs, fd: int, index: int, double: OfficialDouble, client: str
+) -> None:
+    engine = open_engine(client=client)
+    _, pages = memory(3, [PAGE])
+    fs.set(hang_share=1)
+    double.go.clear()
+    slots = [4, 5, 9]
+    batch = write_batch(fd, [s * PAGE for s in slots], pages, index_fd=index, slots=slots)
+    result = engine.write(batch, Deadline.after_ms(30))
+    assert set(result.results.tolist()) == {-errno.ETIMEDOUT}
+    inode = os.fstat(fd).st_ino
+    assert engine.writes_in_doubt() == {(inode, slot * PAGE) for slot in slots}
+    assert backing(fs, "index") == b"\xee" * 64 * 64  # no record of a page that is in doubt
+    fs.reset()
+    double.go.set()
+    while engine.writes_in_doubt() or engine.stats()["quarantined"]:
+        _, one = memory(1, [PAGE])
+        engine.write(write_batch(fd, [0], one), soon())
+
+
 def test_memory_of_the_library_is_not_copied(open_engine: Opener, fs: ThreeFs, fd: int) -> None:
     engine = open_engine()
     memory = engine.allocate(8 * PAGE)
