@@ -86,7 +86,13 @@ class EmbeddedValkey:
         """
         if self._users.closed:
             raise RegistryUnavailable("this share was released, or belongs to a parent process")
-        self._ensure(Deadline.after_ms(timeout_ms))
+        deadline = Deadline.after_ms(timeout_ms)
+        if not self._users.in_place:  # the directory was deleted: newcomers meet in another
+            _prepare(self._directory)
+            former, self._users = self._users, _lock_file(self._directory / "users")
+            former.close()
+            self._join(deadline)
+        self._ensure(deadline)
 
     def release(self) -> None:
         """Give the share back; the server ends with its last one. Releasing again is fine."""

@@ -2,9 +2,11 @@
 
 A process of its own, with nothing but the standard library so that it starts in milliseconds.
 It holds the directory's `guard` lock for life, waits without polling for an exclusive lock on
-`users`, which it gets once the last user has left or died, and then ends the server. It starts
-a server that died again. The server in turn is killed by the kernel when this process dies, and
-shares its `guard` lock, so that no second server starts while the first still runs.
+`users`, which it gets once the last user has left or died, and then ends the server. So it does
+when the directory was deleted or replaced: newcomers would get a server of their own, and the users
+of both would never meet. It starts a server that died again. The server in turn is killed by the
+kernel when this process dies, and shares its `guard` lock, so that no second server starts while
+the first still runs.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ PR_SET_PDEATHSIG = 1
 START_S = 10.0
 QUICK_S = 1.0  # a server that ends sooner was not able to run
 MAX_QUICK_ENDS = 5
+LOOK_S = 2.0
 TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=2000"
 
 
@@ -58,6 +61,7 @@ class Guard:
     def run(self) -> None:
         """Keep a server running until nobody uses it."""
         threading.Thread(target=self._await_desertion, daemon=True).start()
+        threading.Thread(target=self._await_replacement, daemon=True).start()
         quick_ends = 0
         ready = False
         while quick_ends < MAX_QUICK_ENDS:
@@ -100,6 +104,23 @@ class Guard:
 
     def _await_desertion(self) -> None:
         fcntl.flock(self._users_fd, fcntl.LOCK_EX)
+        self._end()
+
+    def _await_replacement(self) -> None:
+        while self._in_place():
+            time.sleep(LOOK_S)
+        self._end()
+
+    def _in_place(self) -> bool:
+        """Whether newcomers find the files that this guard and its users hold."""
+        try:
+            return self._users.samefile(f"/proc/self/fd/{self._users_fd}")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # it can't be seen just now
+
+    def _end(self) -> None:
         with self._lock:
             self._deserted = True
             if self._server is not None:
@@ -108,7 +129,7 @@ class Guard:
     def _clean_up(self) -> None:
         """Remove the socket, unless the directory was replaced and a successor may own it."""
         with contextlib.suppress(OSError):
-            if self._users.samefile(f"/proc/self/fd/{self._users_fd}"):
+            if self._in_place():
                 Path(self._socket_path).unlink()
 
 

@@ -23,6 +23,7 @@ class LockFile:
         """Raises OSError."""
         with _guard:
             _hook()
+            self._path = path
             self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             _open.add(self)
 
@@ -33,6 +34,14 @@ class LockFile:
     def try_exclusive(self) -> bool:
         """False if another process holds it. Raises OSError."""
         return self._try(fcntl.LOCK_EX)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether who opens the path now gets this file."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), self._path.stat())
+        except OSError:
+            return False
 
     @property
     def closed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hicache_backends.identity import Namespace
 from hicache_storage.access_log import read_access_log
 from hicache_storage.config import load_config
 from hicache_storage.opening import open_page_store
+from tests.kvmanager.members import eventually
 
 PAGE = 4096
 KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(4)]
@@ -46,6 +48,19 @@ def test_with_the_embedded_manager_two_processes_share(tmp_path: Path) -> None:
         assert all(a.set(KEYS, [bytes(PAGE)] * 4, parent=None))
         assert b.exists(KEYS) == 4
         assert a.stats()["registry_state"] == "up"
+
+
+def test_processes_share_again_after_the_embedded_registry_was_deleted(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    manager = {"enabled": True, "heartbeat_ms": 200, "ttl_ms": 1000, "namespace": "agents"}
+    config = load_config(settings(root, global_kvmanager=manager), env={})
+    with open_page_store(config, NAMESPACE) as old:
+        assert all(old.set(KEYS[:2], [bytes(PAGE)] * 2, parent=None))
+        shutil.rmtree(root / ".registry")
+        with open_page_store(config, NAMESPACE, rank=1) as new:
+            eventually(lambda: new.exists(KEYS) == 2, 20)
+            assert all(new.set(KEYS[2:], [bytes(PAGE)] * 2, parent=KEYS[1]))
+            eventually(lambda: old.exists(KEYS) == 4, 20)
 
 
 def test_calls_are_recorded_where_an_access_log_is_configured(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import stat
 import sys
@@ -250,6 +251,34 @@ def test_replaced_directory_gets_a_server_of_its_own(directory: Path, tmp_path: 
             old.release()
             await_end(server)
             assert server_pid(share.url)
+
+
+def test_users_of_a_deleted_directory_meet_newcomers_again(
+    users: list[User], directory: Path
+) -> None:
+    """The server that nobody could find any more ends, and whoever used it joins the new one."""
+    _, server, guard = joined(users)
+    shutil.rmtree(directory)
+    await_end(server)
+    await_end(guard)
+    with EmbeddedValkey.acquire(directory) as newcomer:
+        for user in users:
+            user.call("ensure")
+        successor = server_pid(newcomer.url)
+        assert servers_over(directory) == [successor]
+    assert server_pid(newcomer.url) == successor, "those who joined again keep it"
+    for user in users:
+        user.call("release")
+    await_end(successor)
+
+
+def test_a_user_alone_makes_a_deleted_directory_again(directory: Path) -> None:
+    with EmbeddedValkey.acquire(directory) as share:
+        server = server_pid(share.url)
+        shutil.rmtree(directory)
+        await_end(server)
+        share.ensure()
+        assert server_pid(share.url) != server
 
 
 def test_stopped_server_fails_by_the_deadline(directory: Path) -> None:
