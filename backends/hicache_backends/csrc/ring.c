@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "ring.h"
+#include "ring_layout.h"
 
 #include "clock.h"
 
@@ -8,37 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifdef __GLIBC_PREREQ
+#if __GLIBC_PREREQ(2, 30)
+#define HAVE_CLOCKWAIT
+#endif
+#endif
+
 enum {
-    HEADER_BYTES = 16,
-    SPARE_BYTES = 4096,
     MAX_ERRNO = 4095,
     PATIENCE_NS = 250000000, /* without a completion, before the alarm is raised */
 };
-
-struct ring_header {
-    int32_t sqe_head, sqe_tail, cqe_head, cqe_tail;
-};
-
-struct io_arguments {
-    uint8_t buffer[UUID_BYTES];
-    uint64_t buffer_offset, inode, offset, bytes, userdata;
-};
-
-struct completion {
-    int32_t index, reserved;
-    int64_t result;
-    uint64_t userdata;
-};
-
-struct submission {
-    int32_t index, pad;
-    uint64_t userdata;
-};
-
-_Static_assert(sizeof(struct ring_header) == HEADER_BYTES && sizeof(struct io_arguments) == 56 &&
-                   sizeof(struct completion) == 24 && sizeof(struct submission) == 16,
-               "the layout of the daemon");
-_Static_assert(sizeof(sem_t) == 32, "the daemon's semaphore");
 
 struct ring_slot {
     bool busy;
@@ -49,41 +28,7 @@ struct ring_slot {
     atomic_uint_fast64_t inode, offset; /* of an I/O that nobody waits for; else 0 */
 };
 
-/* --- where things lie ----------------------------------------------------------------------- */
-
-static struct ring_header *header_of(const struct ring *ring)
-{
-    return (struct ring_header *)(void *)ring->setup.shared;
-}
-
-static struct io_arguments *arguments_of(const struct ring *ring, uint32_t slot)
-{
-    return (struct io_arguments *)(void *)(ring->setup.shared + HEADER_BYTES) + slot;
-}
-
-static struct completion *completion_at(const struct ring *ring, uint32_t cell)
-{
-    uint8_t *start = ring->setup.shared + HEADER_BYTES +
-                     ring->cells * sizeof(struct io_arguments);
-    return (struct completion *)(void *)start + cell;
-}
-
-static struct submission *submission_at(const struct ring *ring, uint32_t cell)
-{
-    uint8_t *start = ring->setup.shared + HEADER_BYTES +
-                     ring->cells * (sizeof(struct io_arguments) + sizeof(struct completion));
-    return (struct submission *)(void *)start + cell;
-}
-
-static sem_t *completed_of(const struct ring *ring)
-{
-    return (sem_t *)(void *)submission_at(ring, ring->cells);
-}
-
-static uint8_t *block_of(const struct ring *ring, uint32_t slot)
-{
-    return (uint8_t *)(uintptr_t)ring->setup.staging.address + slot * ring->setup.block_bytes;
-}
+/* --- life ----------------------------------------------------------------------------------- */
 
 size_t ring_bytes(uint32_t entries)
 {
@@ -91,8 +36,6 @@ size_t ring_bytes(uint32_t entries)
                         sizeof(struct submission);
     return HEADER_BYTES + sizeof(sem_t) + cell_bytes * (entries + 1ul) + SPARE_BYTES;
 }
-
-/* --- life ----------------------------------------------------------------------------------- */
 
 struct ring *ring_new(const struct ring_setup *setup)
 {
@@ -267,7 +210,7 @@ void ring_reap_late(struct ring *ring)
 
 static int wait_until(sem_t *semaphore, int64_t at_ns)
 {
-#if __GLIBC_PREREQ(2, 30)
+#ifdef HAVE_CLOCKWAIT
     struct timespec at = {at_ns / 1000000000, at_ns % 1000000000};
     return sem_clockwait(semaphore, CLOCK_MONOTONIC, &at);
 #else

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import StorageClosed, StorageUnavailable
+from hicache_backends.errors import ConfigError, StorageClosed, StorageUnavailable
 from hicache_backends.io.engine import Engine, IoResult, ReadBatch, WriteBatch
 from hicache_backends.io.posix import check_batch
 from hicache_backends.io.select import open_engine
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Calls, abandon_after_fork
-from hicache_backends.usrbio.clients import open_client
+from hicache_backends.usrbio.clients import CLIENTS, open_client
 from hicache_backends.usrbio.memory import SharedMemory, sweep
 from hicache_backends.usrbio.mount import Mount, find_mount
 from hicache_backends.usrbio.ring import RingClient, RingSettings
@@ -25,6 +25,8 @@ from hicache_backends.usrbio.selftest import self_test
 
 _CONNECT_MS = 10_000.0
 _RETRY_S = 0.5
+_NEVER = Deadline((1 << 63) - 1)
+"""When a call here is overdue: rings are left by the deadline whatever happens."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class UsrbioEngine(Engine):
         client: str = "auto",
         connect_timeout_ms: float = _CONNECT_MS,
     ) -> None:
+        if client not in CLIENTS:
+            raise ConfigError(f"the ring client is one of {', '.join(CLIENTS)}, not {client!r}")
         self._directory = directory
         self._settings = settings or RingSettings()
         self._kind = client
@@ -68,7 +72,7 @@ class UsrbioEngine(Engine):
     def read(self, batch: ReadBatch, deadline: Deadline, *, threads: int = 1) -> IoResult:
         """`threads` does not count: the daemon has its own."""
         check_batch(batch, threads)
-        flight = self._calls.begin(deadline)
+        flight = self._calls.begin(_NEVER)
         try:
             return self._connected(deadline).read(batch, deadline)
         finally:
@@ -77,7 +81,7 @@ class UsrbioEngine(Engine):
     def write(self, batch: WriteBatch, deadline: Deadline, *, threads: int = 1) -> IoResult:
         """`threads` does not count: the daemon has its own."""
         check_batch(batch, threads)
-        flight = self._calls.begin(deadline)
+        flight = self._calls.begin(_NEVER)
         try:
             return self._connected(deadline).write(batch, deadline)
         finally:
@@ -106,7 +110,9 @@ class UsrbioEngine(Engine):
         """Inode and offset of each write that timed out and may still happen. A place of these
         is not written again before it has left the set: the late one could come after."""
         client = self._client
-        return client.writes_in_doubt() if client else set()
+        if client is None or self._calls.forked:
+            return set()
+        return client.writes_in_doubt()
 
     @property
     def mount(self) -> Mount | None:
@@ -119,7 +125,7 @@ class UsrbioEngine(Engine):
         """Counters of this connection, and how many there were."""
         client = self._client
         facts: dict[str, int | str] = {**self._counts}
-        if client:
+        if client and not self._calls.forked:  # a child has no business in its parent's rings
             facts |= {"client": client.name, **client.stats()}
         return facts
 

@@ -183,11 +183,11 @@ class OwnRings(RingClient):
 
     def _watch(self) -> Callable[[int, int], bool]:
         """Whether a late I/O may touch memory; it outlives us and holds no staging memory."""
-        registrar = self._registrar
+        registrar, process = self._registrar, os.getpid()
         rings = [(ring.handle, ring.keep[0]) for ring in self._rings]
 
         def may_touch(address: int, size: int) -> bool:
-            if registrar.dead:
+            if registrar.dead or os.getpid() != process:
                 return False
             return any(_native.ring_may_touch(handle, address, size) for handle, _ in rings)
 
@@ -229,11 +229,11 @@ class _Alarm:
 
     def close(self) -> None:
         """End the thread. The descriptor stays for a call that is just ending, as rings keep us."""
-        self._closed = True
-        os.eventfd_write(self.fd, 1)
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread:
+            self._closed = True
+            os.eventfd_write(self.fd, 1)
+            thread.join()
 
     def abandon(self) -> None:
         """In a forked child, and when nothing refers to this any more."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,7 +65,7 @@ class Registrar:
         self._tasks.put(task)
         try:
             result: _T = task.future.result(deadline.remaining_ms() / 1000)
-        except TimeoutError:
+        except FutureTimeoutError:
             task.future.cancel()
             raise StorageUnavailable("the 3FS daemon does not answer; is it hung?") from None
         except OSError as error:

@@ -239,10 +239,13 @@ def test_a_forked_child_asks_nobody_and_leaves_the_parent_its_rings(
     child = os.fork()
     if not child:
         try:
+            assert "quarantined" not in engine.stats()
+            assert engine.writes_in_doubt() == set()
             engine.read(batch, soon())
         except StorageClosed:
             os._exit(0)
-        os._exit(1)
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert engine.read(batch, soon()).results.tolist() == [PAGE]
 
@@ -271,7 +274,9 @@ def test_too_little_shared_memory_is_refused_with_the_remedy(open_engine: Opener
         open_engine(settings)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_settings_that_cannot_be_are_refused(open_engine: Opener) -> None:
+    with pytest.raises(ConfigError, match="auto, official, own"):
+        open_engine(client="other")
     for wrong in (
         {"block_bytes": 1000},
         {"rings": 0},
