@@ -95,7 +95,8 @@ class UsrbioEngine(Engine):
 
     def allocate(self, size: int, *, timeout_ms: float = _CONNECT_MS) -> SharedMemory:
         """Memory whose pages move without a copy, as long as this life of the daemon lasts; from
-        then on they are staged: memory without a name cannot be registered a second time."""
+        then on they are staged: memory without a name cannot be registered a second time. It
+        stays mapped until then, or until the engine is closed. Raises StorageUnavailable."""
         deadline = Deadline.after_ms(timeout_ms)
         client = self._connected(deadline)
         memory = SharedMemory(size)
@@ -133,7 +134,7 @@ class UsrbioEngine(Engine):
         """Deregister everything; calls in flight end at once. Closing again is fine."""
         with self._lock:
             self._closed = True
-            client, self._client = self._client, None
+            client, self._client, self._connecting = self._client, None, None
         self._calls.close(0)
         if client and not self._calls.forked:
             client.close(timeout_ms)

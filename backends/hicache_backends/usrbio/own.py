@@ -35,6 +35,7 @@ class OwnRings(RingClient):
         super().__init__(mount, settings)
         self._usable = True
         self._memories = b""
+        self._registered: list[SharedMemory] = []  # or its address could become another's
         self._rings: list[_Ring] = []
         self._alarm = _Alarm()
         self._registrar = Registrar(mount.iovs, self._stop, deadline)
@@ -88,7 +89,8 @@ class OwnRings(RingClient):
         finally:
             memory.unlink()
         memory.held_by(self._watch())
-        self._memories += memory.describe()
+        self._registered.append(memory)
+        self._memories = b"".join(one.describe() for one in self._registered)
 
     def writes_in_doubt(self) -> set[tuple[int, int]]:
         if self._registrar.dead:

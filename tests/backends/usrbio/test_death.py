@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -188,6 +189,37 @@ def test_after_an_answer_that_cannot_be_the_engine_connects_anew(
     fs.reset()
     assert engine.read(batch, soon()).results.tolist() == [PAGE] * 4
     assert engine.stats()["connects"] == 2
+
+
+def test_connecting_anew_keeps_no_old_memory_threads_or_descriptors(
+    fs: ThreeFs, open_engine: Opener, fd: int
+) -> None:
+    def held() -> tuple[int, int, int]:
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text()
+        threads = [t for t in threading.enumerate() if t.name.startswith("usrbio")]
+        return (
+            maps.count("/hicache-"),
+            len(threads),
+            sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        )
+
+    engine = open_engine()
+    _, pages = memory(4, [PAGE])
+    counts = []
+    for _ in range(4):
+        file = os.open(fs.mount / "data", os.O_RDONLY)
+        found = {-errno.ESTALE}
+        while found & GONE:
+            with contextlib.suppress(StorageUnavailable):
+                batch = read_batch([file] * 4, [0] * 4, pages)
+                found = set(engine.read(batch, soon()).results.tolist())
+        close_quietly(file)
+        wait_for(lambda: held()[1] == 2, "the threads of one connection")
+        counts.append(held())
+        fs.restart()
+    assert len(set(counts)) == 1
+    assert engine.stats()["connects"] == 4
 
 
 def test_memory_that_outlives_its_daemon_is_staged(

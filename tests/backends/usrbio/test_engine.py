@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -219,6 +221,16 @@ def test_memory_of_the_library_is_not_copied(open_engine: Opener, fs: ThreeFs, f
     while memory.busy(0, 8 * PAGE):
         time.sleep(0.001)
     assert leftovers(fs)[8:] == []  # 4 rings, 2 of staging, this memory
+
+
+def test_registered_memory_lives_as_long_as_its_registration(open_engine: Opener) -> None:
+    engine = open_engine()
+    memory = weakref.ref(engine.allocate(PAGE))
+    gc.collect()
+    assert memory() is not None
+    engine.close()
+    gc.collect()
+    assert memory() is None
 
 
 def test_closing_leaves_nothing(engine: UsrbioEngine, fs: ThreeFs, fd: int) -> None:
