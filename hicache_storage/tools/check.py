@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -165,6 +166,9 @@ def _place(config: Config, store: PageStore) -> str:
     stats = store.storage.stats()
     words = [", ".join(roots_of(config))]
     words += [f"{k} {stats[k]}" for k in ("io_engine", "io_mode") if stats.get(k)]
-    if capacity := stats.get("capacity_bytes"):
-        words.append(f"capacity {format_size(int(capacity))}")
+    if capacity := int(stats.get("capacity_bytes", 0)):
+        words.append(f"capacity {format_size(capacity)}")
+        room = sum(shutil.disk_usage(root).total for root in roots_of(config))
+        if 0 < room < capacity:
+            words.append(f"which is more than the {format_size(room)} of the file system")
     return ", ".join(word for word in words if word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,16 @@ def test_a_mode_that_writes_nothing_skips_the_page(
     code, out, _ = checked(capsys, config_file(tmp_path, nvme=nvme(tmp_path / "kv", mode=mode)))
     assert code == 0
     assert f"self-test skipped: mode is {mode}" in out
+
+
+def test_a_capacity_above_the_file_system_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = 2 * shutil.disk_usage(tmp_path).total
+    file = config_file(tmp_path, nvme=nvme(tmp_path / "kv", capacity=more), identity=IDENTITY)
+    code, out, _ = checked(capsys, file)
+    assert code == 0
+    assert "which is more than the" in out.splitlines()[0]
 
 
 def test_a_capacity_below_one_page_is_said(
