@@ -69,7 +69,10 @@ class Registrar:
             task.future.cancel()
             raise StorageUnavailable("the 3FS daemon does not answer; is it hung?") from None
         except OSError as error:
-            raise StorageUnavailable(f"the 3FS daemon refuses a registration: {error}") from None
+            raise StorageUnavailable(
+                f"the 3FS daemon takes no registration: {error}; it must see the /dev/shm of this "
+                "process (containers: --ipc=host)"
+            ) from None
         return result
 
     def link(self, target: str, key: str) -> None:

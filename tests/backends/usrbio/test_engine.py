@@ -20,6 +20,7 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, StorageClosed, StorageUnavailable
 from hicache_backends.io.native import NativeEngine
 from hicache_backends.pages import Pages
+from hicache_backends.usrbio import layout
 from hicache_backends.usrbio.engine import UsrbioEngine
 from hicache_backends.usrbio.ring import RingSettings
 from tests.backends.io.batches import checksums, contents, memory, read_batch, soon, write_batch
@@ -288,6 +289,19 @@ def test_a_mount_that_serves_no_rings_is_refused_with_the_remedy(
     fs.set(read_only=1)
     with pytest.raises(StorageUnavailable, match="not writable"):
         open_engine()
+
+
+def test_a_daemon_that_does_not_see_our_shared_memory_is_refused_with_the_remedy(
+    open_engine: Opener, fs: ThreeFs
+) -> None:
+    fs.set(refuse_errno=errno.ENOENT)
+    with pytest.raises(StorageUnavailable, match=r"takes no registration.*--ipc=host"):
+        open_engine()
+    fs.reset()
+    Path((fs.iovs / layout.SUBMIT_LINK).readlink()).unlink()
+    with pytest.raises(StorageUnavailable, match=r"semaphore .* is not here.*--ipc=host"):
+        open_engine()
+    assert leftovers(fs) == []
 
 
 def test_too_little_shared_memory_is_refused_with_the_remedy(open_engine: Opener) -> None:

@@ -293,6 +293,42 @@ def test_an_answer_given_twice_completes_nothing_twice(fd: int) -> None:
     assert result.results.tolist() == [PAGE, -errno.EPROTO]
 
 
+@settings(max_examples=150)
+@given(seed=st.integers(0, 1 << 32))
+def test_whatever_stands_in_the_shared_memory_no_other_memory_is_touched(
+    fd: int, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a choice of nonsense
+    ring = ring_for(fd, entries=6)
+    numbers = [0, 1, 5, 6, 7, -1, PAGE, PAGE + 1, 1 << 31, (1 << 63) - 1, -(1 << 63)]
+
+    def scribble(jobs: list[Job]) -> list[tuple[Job, int | None]]:
+        for job in jobs:
+            index = chance.choice([job.index] * 6 + [chance.choice(numbers[:8])])
+            userdata = chance.choice([job.userdata] * 6 + [0, 1 << 60])
+            ring.complete(
+                index,
+                userdata,
+                chance.choice([PAGE] * 4 + numbers),
+                head=chance.choice([None] * 9 + [chance.randrange(-1, 9)]),
+            )
+            if chance.random() < 0.1:
+                ring.set_header(chance.choice([1, 3]), chance.choice(numbers[:8]))
+        return []
+
+    block, pages = memory(20, [PAGE])
+    with Serving(ring, [fd], scribble):
+        offsets = [i * PAGE for i in range(20)]
+        result = ring.read(read_batch([fd] * 20, offsets, pages), Deadline.after_ms(30))
+    assert set(result.results.tolist()) <= {*range(PAGE + 1), *range(-4095, 0)}
+    base = int(block.__array_interface__["data"][0])
+    gaps = np.ones(block.size, np.bool_)
+    for address in pages.addresses.ravel().tolist():
+        gaps[address - base : address - base + PAGE] = False
+    assert (block[gaps] == 0xA5).all()
+    assert (ring.staging == 0xC3).all()
+
+
 def test_a_stop_ends_the_call_in_flight(fd: int) -> None:
     ring = ring_for(fd)
     _, pages = memory(2, [PAGE])

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.io.checksums import whole_records
+from hicache_backends.segment.format import RECORD
 from hicache_backends.usrbio.engine import UsrbioEngine
 from hicache_backends.usrbio.ring import RingSettings
-from tests.backends.io.batches import checksums, memory, read_batch
+from tests.backends.io.batches import checksum, checksums, memory, read_batch, write_batch
 from tests.threefs.stand_in import ThreeFs
 
 SIZE = 4096
@@ -104,6 +106,45 @@ def soak(engine: UsrbioEngine, fs: ThreeFs, batches: int) -> Counter[str]:
         time.sleep(0.005)
     os.close(fd)
     return sum((one.counts for one in readers), Counter())
+
+
+def test_no_record_names_bytes_that_are_not_there(open_engine: Opener, fs: ThreeFs) -> None:
+    """Each slot is written once, while the daemon fails, shortens, hangs and reorders."""
+    engine = open_engine(SETTINGS)
+    rng = np.random.default_rng(2)
+    for name, size in (("data", SIZE), ("index", 64)):
+        (fs.backing / name).write_bytes(bytes(size * SLOTS))
+    data, index = (os.open(fs.mount / name, os.O_RDWR) for name in ("data", "index"))
+    fs.set(**{**FAULTS, "corrupt_share": 0, "hole_share": 0})
+    stored: list[int] = []
+    for turn, slots in enumerate(np.split(rng.permutation(SLOTS), 32)):
+        fs.set(hang_share=0.2 if turn % 2 else 0)
+        block, pages = memory(len(slots), [1000, SIZE - 1000])
+        block[:] = rng.integers(0, 256, block.size, np.uint8)
+        batch = write_batch(
+            data,
+            (slots * SIZE).tolist(),
+            pages,
+            index_fd=index,
+            slots=slots.tolist(),
+            was_used=[True] * len(slots),
+        )
+        result = engine.write(batch, Deadline.after_ms(50))
+        stored += slots[result.results == SIZE].tolist()
+        block[:] = 0  # what is still on its way was copied
+    fs.reset()
+    while engine.writes_in_doubt() or engine.stats()["quarantined"]:
+        time.sleep(0.005)
+    written = (fs.backing / "data").read_bytes()
+    packed = (fs.backing / "index").read_bytes()
+    records, valid = np.frombuffer(packed, RECORD), whole_records(packed)
+    assert 100 < len(stored) < SLOTS
+    assert valid[stored].all()
+    for slot in np.flatnonzero(valid).tolist():
+        page = written[slot * SIZE : (slot + 1) * SIZE]
+        assert checksum(records["digest"][slot].tobytes(), page) == records["checksum"][slot]
+    os.close(data)
+    os.close(index)
 
 
 @pytest.mark.parametrize(
