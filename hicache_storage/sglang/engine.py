@@ -30,12 +30,14 @@ class Engine:
     """A running SGLang.
 
     `args`: its launch arguments by name, None where it doesn't tell. `splits_requests`: attention
-    is data parallel, over groups of tensor-parallel ranks.
+    is data parallel, over groups of tensor-parallel ranks. `hip`: on AMD, where 8-bit floats have
+    other values by the same names.
     """
 
     version: str
     args: Mapping[str, Any] | None
     splits_requests: bool = False
+    hip: bool = False
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -86,7 +88,7 @@ def running_engine() -> Engine:
             version,
         )
     splits = bool(_called("sglang.srt.layers.dp_attention", "is_dp_attention_enabled"))
-    engine = Engine(version, args, splits)
+    engine = Engine(version, args, splits, _on_hip())
     if not engine.hashes_are_salted:
         _log.warning(
             "SGLang %s names the pages of requests with different cache_salt or extra_key alike: "
@@ -94,6 +96,11 @@ def running_engine() -> Engine:
             version,
         )
     return engine
+
+
+def _on_hip() -> bool:
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return bool(getattr(version, "hip", None))
 
 
 def _server_args() -> dict[str, Any] | None:

@@ -81,7 +81,7 @@ def namespace_of(
 
 def _marks(config: Config, engine: Engine, shard: Shard, name: str, whose: bool) -> list[str]:
     """What else tells pages apart. `whose`: each tensor-parallel rank has its own."""
-    marks = [f"sglang {engine.version or 'unknown'}"]
+    marks = [f"sglang {engine.version or 'unknown'}"] + ["hip"] * engine.hip
     changes = _CHANGES_VALUES + (_CHANGES_DRAFTS if _drafts(name) else ())
     marks += [f"{arg} {value}" for arg in changes if (value := _told(engine, arg))]
     marks += [f"tp {shard.tp_rank}/{shard.tp_size}"] * whose

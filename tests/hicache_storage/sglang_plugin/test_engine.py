@@ -80,6 +80,14 @@ def test_a_new_release_tells_what_it_made_of_its_arguments(monkeypatch: pytest.M
     assert found.arg("absent") is None
 
 
+@pytest.mark.parametrize("hip", [None, "6.4"])
+def test_a_torch_for_amd_is_noticed(monkeypatch: pytest.MonkeyPatch, hip: str | None) -> None:
+    sglang(monkeypatch, "0.5.23")
+    torch = types.SimpleNamespace(version=types.SimpleNamespace(hip=hip))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert running_engine().hip is (hip is not None)
+
+
 def test_an_older_release_tells_its_arguments_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def unset() -> Any:
         raise ValueError("Global server args is not set yet!")

@@ -183,6 +183,7 @@ SINGLE_CHANGES: dict[str, dict[str, Any]] = {
     "overrides": {"by": engine(json_model_override_args='{"rope_theta": 1}')},
     "scales": {"by": engine(quantization_param_path="/scales.json")},
     "engine": {"by": engine("0.5.22")},
+    "hip": {"by": dataclasses.replace(engine(), hip=True)},
     "dtype": {"of": pool(dtype="torch.float16")},
     "fp8": {"of": pool(dtype="torch.uint8"), "by": engine(kv_cache_dtype="fp8_e4m3")},
     "other fp8": {"of": pool(dtype="torch.uint8"), "by": engine(kv_cache_dtype="fp8_e5m2")},
