@@ -117,11 +117,16 @@ class FlatPages:
 def tensor_pages(tensors: Sequence[Any], *, writable: bool) -> Pages:
     """Pages over contiguous CPU tensors, one each. Raises InvalidBuffer."""
     for tensor in tensors:
-        if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        if not is_flat(tensor):
             raise InvalidBuffer(f"a page is a contiguous CPU tensor, not on {tensor.device}")
     pointers = [tensor.data_ptr() for tensor in tensors]
     sizes = [tensor_bytes(tensor) for tensor in tensors]
     return Pages.from_pointers(pointers, sizes, pieces=1, keep=tuple(tensors), writable=writable)
+
+
+def is_flat(tensor: Any) -> bool:
+    """Whether a tensor's bytes lie in this process's memory, in one piece."""
+    return bool(tensor.is_contiguous()) and tensor.device.type == "cpu"
 
 
 def tensor_bytes(tensor: Any) -> int:

@@ -10,7 +10,7 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.outcomes import Outcome
 from hicache_backends.pages import Pages
 from hicache_storage.page_store import MODE_OFF, MODE_READ, UNTOLD, PageStore
-from hicache_storage.sglang.host_pages import FlatPages, HostPages, tensor_pages
+from hicache_storage.sglang.host_pages import FlatPages, HostPages, is_flat, tensor_pages
 from hicache_storage.sglang.samples import Samples
 
 MAX_CALL_MS = 8000.0
@@ -78,7 +78,8 @@ class PoolStore:
         until: Deadline | None = None,
     ) -> list[Outcome]:
         """Store pages that are tensors, one each."""
-        held = [tensor.detach().contiguous().cpu() for tensor in tensors]
+        # a copy only where it is needed: torch lets go of the GIL at each operation
+        held = [t if is_flat(t) else t.detach().contiguous().cpu() for t in tensors]
         return self._put(keys, tensor_pages(held, writable=False), parent, until)
 
     def get_tensors(
