@@ -17,11 +17,12 @@ import pytest
 from hicache_backends.errors import ConfigError, RegistryRefused, StaleEpoch
 from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
+from hicache_backends.storage import PageEntry
 from kvmanager import keys
 from kvmanager.connect import connect_registry
 from kvmanager.model import Claim, Member, Orders, State
 from kvmanager.options import RegistryOptions
-from tests.kvmanager.members import FAST, NAMESPACE, Cluster, digests, eventually, soon
+from tests.kvmanager.members import FAST, NAMESPACE, Cluster, Store, digests, eventually, soon
 from tests.kvmanager.servers import Server
 
 TAG = keys.tag(NAMESPACE.fingerprint)
@@ -207,10 +208,8 @@ def test_a_store_that_missed_a_clear_is_told_when_it_returns(cluster: Cluster) -
     assert not third.orders[0].clear
 
 
-@pytest.mark.parametrize("returns_first", [True, False])
-def test_a_store_that_the_registry_has_forgotten_keeps_its_pages(
-    server: Server, cluster: Cluster, returns_first: bool
-) -> None:
+def left_after_a_clear(cluster: Cluster) -> tuple[Store, Store, list[PageEntry]]:
+    """A store that stays, one that has left, and the pages that this wrote after a clear."""
     other, away = cluster.store(), cluster.store()
     other.registry.clear_namespace(soon())
     eventually(lambda: any(o.clear for o in away.orders))
@@ -218,6 +217,14 @@ def test_a_store_that_the_registry_has_forgotten_keeps_its_pages(
     entries = away.chain(digests(4))
     away.write(entries)
     away.registry.close()
+    return other, away, entries
+
+
+@pytest.mark.parametrize("returns_first", [True, False])
+def test_a_store_that_the_registry_has_forgotten_keeps_its_pages(
+    server: Server, cluster: Cluster, returns_first: bool
+) -> None:
+    other, away, entries = left_after_a_clear(cluster)
     other.settled()
     if returns_first:  # the epoch is brought back after it
         other.registry.close()
@@ -243,13 +250,7 @@ def test_a_store_that_the_registry_has_forgotten_keeps_its_pages(
 def test_a_store_swept_long_after_its_process_keeps_its_pages(
     server: Server, cluster: Cluster
 ) -> None:
-    other, away = cluster.store(), cluster.store()
-    other.registry.clear_namespace(soon())
-    eventually(lambda: any(o.clear for o in away.orders))
-    away.settled()
-    entries = away.chain(digests(4))
-    away.write(entries)
-    away.registry.close()
+    _, away, entries = left_after_a_clear(cluster)
     with server.client() as client:
         client.hdel(b"s" + TAG, away.member.store)
         client.hdel(b"q" + TAG, away.member.store)
