@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,13 +69,12 @@ def test_a_batch_of_128_pages_costs_a_few_hand_offs_of_the_gil(
 
 def test_the_engine_is_as_fast_as_a_bare_loop_that_does_the_same_work(tmp_path: Path) -> None:
     """Copies and checksums are no overhead; a loop without them could not tell a wrong page."""
-    staged, delivered = math.inf, math.inf
-    for attempt in range(8):  # other load only ever adds: each side's best of all attempts counts
+    ratios = []
+    for attempt in range(8):  # other load weighs on one side of a run or the other
         directory = tmp_path / str(attempt)
         directory.mkdir()
         figures = measure(directory, pages=32, page_bytes=1 << 20, times=25)
-        staged = min(staged, figures.staged_ms)
-        delivered = min(delivered, figures.delivered_ms)
-        if staged < delivered * 1.15:
+        ratios.append(figures.staged_ms / figures.delivered_ms)
+        if ratios[-1] < 1.15:
             return
-    pytest.fail(f"{staged:.1f} ms, the bare loop {delivered:.1f} ms")
+    pytest.fail(f"times what the bare loop takes: {', '.join(f'{r:.2f}' for r in ratios)}")
