@@ -10,6 +10,7 @@ from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import MAX_TRANSFER_BYTES
 from hicache_backends.io.select import open_engine
+from hicache_backends.segment.filing import PlainFiling
 from hicache_backends.segment.medium import Limits
 from hicache_backends.segment.opening import SegmentOptions
 from hicache_backends.segment.segment import stored_bytes
@@ -56,15 +57,15 @@ def open_nvme(namespace: Namespace, options: NvmeOptions, *, shared: bool = Fals
     """
     _check(options, namespace.page_bytes)
     engine = open_engine(options.io_engine, max_transfer_bytes=options.max_transfer_bytes)
+    limits = Limits(options.capacity_bytes, options.free_floor_bytes)
+    filing = PlainFiling(namespace.page_bytes, limits, create=options.create)
     segments = SegmentOptions(
         roots=tuple(path.rstrip("/") or "/" for path in options.paths),
-        limits=Limits(options.capacity_bytes, options.free_floor_bytes),
         segment_bytes=options.segment_bytes,
         direct=options.io_mode != "buffered",
         staged=options.zero_copy == "never",
-        create=options.create,
     )
-    return NvmeStorage(namespace, engine, segments, shared=shared)
+    return NvmeStorage(namespace, engine, filing, segments, shared=shared)
 
 
 def _check(options: NvmeOptions, page_bytes: int) -> None:

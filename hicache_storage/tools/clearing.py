@@ -12,7 +12,7 @@ from pathlib import Path
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import Namespace
-from hicache_backends.segment.medium import Medium
+from hicache_backends.segment.local_medium import LocalMedium
 from hicache_backends.segment.owner import OwnerFile
 from hicache_backends.segment.reclaim import store_directories
 from hicache_backends.segment.segment import segment_files
@@ -125,7 +125,7 @@ def _delete(root: str, store: StoreReport) -> str:
     """Delete one store if it is still nobody's, and its namespace with the last store; "" or why
     it is still there. Raises StorageUnavailable."""
     try:
-        with Medium(root).locked(Deadline.after_ms(LOCK_TIMEOUT_MS)) as ledger:
+        with LocalMedium(root).locked(Deadline.after_ms(LOCK_TIMEOUT_MS)) as ledger:
             lock = OwnerFile.take(store.path)
             if lock is None:
                 return "in use"

@@ -24,7 +24,7 @@ from hicache_backends.identity import Namespace
 from hicache_backends.native_calls import valid_records
 from hicache_backends.segment.directory import NAMESPACE_BYTES
 from hicache_backends.segment.format import ALIGNMENT, RECORD, RECORD_BYTES
-from hicache_backends.segment.medium import Medium
+from hicache_backends.segment.local_medium import LocalMedium
 from hicache_backends.segment.owner import OWNER_BYTES, OwnerFile
 from hicache_backends.segment.plain import plain_size, read_plain
 from hicache_backends.segment.reclaim import store_directories
@@ -96,7 +96,7 @@ def read_medium(root: str | Path) -> MediumReport:
     root = str(root)
     if not Path(root, ".medium").is_file():
         raise ConfigError(f"{root} holds no store: it has no file .medium")
-    medium = Medium(root)
+    medium = LocalMedium(root)
     try:
         free_bytes = shutil.disk_usage(root).free
         try:

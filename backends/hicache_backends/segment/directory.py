@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import msgpack
 
-from hicache_backends.deadline import Deadline
 from hicache_backends.errors import IdentityMismatch
 from hicache_backends.identity import Namespace
-from hicache_backends.segment.medium import Medium
 from hicache_backends.segment.owner import Owner, OwnerFile
 from hicache_backends.segment.plain import NotPlain, read_plain
 from hicache_backends.segment.reclaim import store_directories
@@ -24,22 +22,49 @@ NAMESPACE_BYTES = 1 << 16
 """No `namespace.msgpack` has more."""
 
 
-@dataclass(slots=True)
-class StoreDirectory:
-    """A store that this process has open: its lock, and what its `owner` file says."""
+class StoreDirectory(ABC):
+    """A store that this process has open, and what its `owner` file says: how often it was
+    opened, the slots of each segment by number, the number of the next segment."""
 
-    path: str
-    lock: OwnerFile
-    boots: int = 0
-    slots: dict[int, int] = field(default_factory=dict)
-    next_number: int = 1
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.boots = 0
+        self.slots: dict[int, int] = {}
+        self.next_number = 1
 
     @property
     def uuid(self) -> bytes:
         return bytes.fromhex(Path(self.path).name)
 
+    @property
+    @abstractmethod
+    def vanished(self) -> bool:
+        """Whether it was deleted from outside."""
+
+    @abstractmethod
     def sign(self, *, clean: bool = False) -> None:
         """Write the `owner` file. Raises OSError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let others have it. Closing again is fine."""
+
+
+class LockedDirectory(StoreDirectory):
+    """A store of the process that holds the lock on its `owner` file."""
+
+    def __init__(self, path: str, lock: OwnerFile) -> None:
+        super().__init__(path)
+        self.lock = lock
+
+    @property
+    def vanished(self) -> bool:
+        return self.lock.vanished
+
+    def close(self) -> None:
+        self.lock.close()
+
+    def sign(self, *, clean: bool = False) -> None:
         status = Path(self.path).stat()
         self.lock.write(
             Owner(
@@ -54,44 +79,42 @@ class StoreDirectory:
         )
 
 
-def open_store(medium: Medium, namespace: Namespace, deadline: Deadline) -> StoreDirectory:
-    """The largest store of the namespace that no process has open, else a new one.
+def open_store(root: str, namespace: Namespace) -> LockedDirectory:
+    """The largest store of the namespace that no process has open, else a new one; the root is
+    locked.
 
-    Raises IdentityMismatch, and OSError (ETIMEDOUT if the root stays locked).
+    Raises IdentityMismatch, and OSError.
     """
     name = namespace.fingerprint.hex()
-    with medium.locked(deadline):
-        _identify(medium.root, namespace)
-        free = _unlocked_stores(medium.root, name)
-        free.sort(key=lambda store: len(segment_files(store.path)))
-        chosen = free.pop() if free else _new_store(f"{medium.root}/{name}/{uuid.uuid4().hex}")
-        for store in free:
-            store.lock.close()
-        return chosen
+    identify(root, namespace)
+    free = _unlocked_stores(root, name)
+    free.sort(key=lambda store: len(segment_files(store.path)))
+    chosen = free.pop() if free else _new_store(f"{root}/{name}/{uuid.uuid4().hex}")
+    for store in free:
+        store.close()
+    return chosen
 
 
-def open_again(
-    medium: Medium, namespace: Namespace, lost: StoreDirectory, deadline: Deadline
-) -> StoreDirectory:
-    """An empty store in the place of one that was deleted from outside. Raises OSError."""
-    with medium.locked(deadline):
-        _identify(medium.root, namespace)
-        fresh = _new_store(lost.path)
-        fresh.boots, fresh.next_number = lost.boots, lost.next_number
-        fresh.sign()
-        return fresh
+def open_again(root: str, namespace: Namespace, lost: StoreDirectory) -> LockedDirectory:
+    """An empty store in the place of one that was deleted from outside; the root is locked.
+    Raises OSError."""
+    identify(root, namespace)
+    fresh = _new_store(lost.path)
+    fresh.boots, fresh.next_number = lost.boots, lost.next_number
+    fresh.sign()
+    return fresh
 
 
-def unlocked_stores(medium: Medium, namespace: Namespace, deadline: Deadline) -> list[str]:
-    """The directory of each store of the namespace that no process has open right now."""
-    with medium.locked(deadline):
-        stores = _unlocked_stores(medium.root, namespace.fingerprint.hex())
-        for store in stores:
-            store.lock.close()
+def unlocked_stores(root: str, namespace: Namespace) -> list[str]:
+    """The directory of each store of the namespace that no process has open right now; the root
+    is locked."""
+    stores = _unlocked_stores(root, namespace.fingerprint.hex())
+    for store in stores:
+        store.close()
     return [store.path for store in stores]
 
 
-def _identify(root: str, namespace: Namespace) -> None:
+def identify(root: str, namespace: Namespace) -> None:
     """Make the namespace's directory, or compare what it says with the namespace."""
     directory = Path(root, namespace.fingerprint.hex())
     file = directory / "namespace.msgpack"
@@ -110,7 +133,7 @@ def _identify(root: str, namespace: Namespace) -> None:
     raise IdentityMismatch(f"{directory} was written for {found}, not for {namespace}")
 
 
-def _unlocked_stores(root: str, name: str) -> list[StoreDirectory]:
+def _unlocked_stores(root: str, name: str) -> list[LockedDirectory]:
     stores = []
     for _, path in store_directories(root, name):
         lock = OwnerFile.take(path)
@@ -119,9 +142,9 @@ def _unlocked_stores(root: str, name: str) -> list[StoreDirectory]:
     return stores
 
 
-def _identified(path: str, lock: OwnerFile) -> StoreDirectory:
+def _identified(path: str, lock: OwnerFile) -> LockedDirectory:
     """The store at `path`; a copy of another store gets a uuid of its own."""
-    store = StoreDirectory(path, lock)
+    store = LockedDirectory(path, lock)
     owner = lock.read()
     if owner is None:
         return store
@@ -136,6 +159,6 @@ def _identified(path: str, lock: OwnerFile) -> StoreDirectory:
     return store
 
 
-def _new_store(path: str) -> StoreDirectory:
+def _new_store(path: str) -> LockedDirectory:
     Path(path).mkdir()
-    return StoreDirectory(path, OwnerFile.create(path))
+    return LockedDirectory(path, OwnerFile.create(path))

@@ -52,7 +52,8 @@ class CallFiles:
 
     def index_fds(self, segments: Sequence[Segment]) -> list[int]:
         """A descriptor of the index file a page, -1 where there is none."""
-        fds = {s: self._open(s, s.index_path, 0) for s in dict.fromkeys(segments)}
+        flags = self._state.filing.index_flags
+        fds = {s: self._open(s, s.index_path, flags) for s in dict.fromkeys(segments)}
         return [fds[segment] for segment in segments]
 
     def results(self, segments: Sequence[Segment], moved: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +17,13 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import Engine
-from hicache_backends.segment.directory import unlocked_stores
+from hicache_backends.segment.filing import Filing
 from hicache_backends.segment.foreign import ForeignIndex
 from hicache_backends.segment.format import RECORD
-from hicache_backends.segment.medium import Limits, Medium
 from hicache_backends.segment.plain import NotPlain
 from hicache_backends.segment.segment import (
     Segment,
     delete_segment,
-    read_segment,
     restore_segment,
     segment_files,
 )
@@ -43,14 +41,12 @@ _MANY_PAGES = 100_000
 class SegmentOptions:
     """`roots`: directories, one a drive. `segment_bytes` None: a 64th of a root's capacity, at
     most 1 GiB. `direct`: use O_DIRECT where it works. `staged`: never do I/O in the caller's
-    memory. `create`: make a root whose parent directory exists."""
+    memory."""
 
     roots: tuple[str, ...]
-    limits: Limits = field(default_factory=Limits)
     segment_bytes: int | None = None
     direct: bool = True
     staged: bool = False
-    create: bool = True
 
 
 class _Found(NamedTuple):
@@ -62,14 +58,14 @@ class _Found(NamedTuple):
 
 
 def open_state(
-    namespace: Namespace, engine: Engine, options: SegmentOptions
+    namespace: Namespace, engine: Engine, filing: Filing, options: SegmentOptions
 ) -> tuple[StoreState, ForeignIndex]:
     """The own store on each root, and the pages of stores that nobody has open.
 
     Raises StorageUnavailable where no root can be used, and IdentityMismatch.
     """
     deadline = Deadline.after_ms(_OPEN_MS)
-    state = StoreState(namespace, engine, options.direct)
+    state = StoreState(namespace, engine, filing, options.direct)
     try:
         _load_own(state, _open_roots(state, options, deadline))
         foreign = _load_foreign(state, deadline)
@@ -88,7 +84,7 @@ def _open_roots(state: StoreState, options: SegmentOptions, deadline: Deadline) 
     found: list[_Found] = []
     for root in options.roots:
         try:
-            found += _open_root(state, root, options, deadline)
+            found += _open_root(state, root, deadline)
         except OSError as error:
             problems.append(StorageUnavailable(f"{root} cannot be used: {error}"))
         except StorageUnavailable as error:
@@ -102,11 +98,9 @@ def _open_roots(state: StoreState, options: SegmentOptions, deadline: Deadline) 
     return found
 
 
-def _open_root(
-    state: StoreState, root: str, options: SegmentOptions, deadline: Deadline
-) -> list[_Found]:
-    medium = Medium.open(root, options.limits, create=options.create, deadline=deadline)
-    volume = Volume(len(state.volumes), medium, state.namespace, deadline)
+def _open_root(state: StoreState, root: str, deadline: Deadline) -> list[_Found]:
+    medium = state.filing.open_medium(root, deadline)
+    volume = Volume(len(state.volumes), medium, state.filing, state.namespace, deadline)
     try:
         if _restore(volume, state.page_bytes):
             medium.recount(deadline)
@@ -161,7 +155,7 @@ def _load_foreign(state: StoreState, deadline: Deadline) -> ForeignIndex:
     foreign = ForeignIndex()
     for volume in state.volumes:
         try:
-            for path in unlocked_stores(volume.medium, state.namespace, deadline):
+            for path in volume.medium.abandoned(state.namespace, deadline):
                 for found in _segments(state, volume, path, own=False):
                     foreign.add(found.segment, found.slots, found.records)
         except OSError as error:
@@ -176,7 +170,7 @@ def _segments(
     store = bytes.fromhex(Path(path).name)
     for number in sorted({number for number, _ in segment_files(path)}):
         try:
-            count, slots, records = read_segment(path, number, state.page_bytes)
+            count, slots, records = state.filing.read(path, number)
         except (FileNotFoundError, NotPlain):
             continue
         if count:

@@ -28,9 +28,6 @@ from hicache_backends.segment.format import RECORD, RECORD_BYTES
 from hicache_backends.segment.staging import always
 from hicache_backends.segment.state import PageName, StoreState
 
-_LOST = frozenset((errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG, errno.ENOENT))
-"""What an own page does not come back from; any other failure may pass."""
-
 
 class Reader:
     """Finds pages: in the own index, in stores that nobody had open, at a given location."""
@@ -147,7 +144,8 @@ class Reading:
                 (others if source.own < 0 else own).append(i)
         if own:
             bad = bad_spots(results)
-            lost = [i for i in own if results[i] >= 0 or -results[i] in _LOST]
+            lost_errnos = self._state.filing.lost
+            lost = [i for i in own if results[i] >= 0 or -results[i] in lost_errnos]
             self._discard([i for i in lost if i not in bad])
             self._discard([i for i in lost if i in bad], retire=True)
         if others:

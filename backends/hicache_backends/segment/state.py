@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import Engine
-from hicache_backends.segment.descriptors import Descriptors
+from hicache_backends.segment.filing import Filing
 from hicache_backends.segment.format import Location
 from hicache_backends.segment.index import PageIndex
 from hicache_backends.segment.policy import Ghosts
-from hicache_backends.segment.segment import Segment, SegmentTable, slot_bytes, zero_records
+from hicache_backends.segment.segment import Segment, SegmentTable
 from hicache_backends.segment.volume import Volume
 from hicache_backends.storage import Keeper, PageEntry
 
@@ -43,11 +43,11 @@ class StoreState:
 
     namespace: Namespace
     engine: Engine
+    filing: Filing
     direct: bool  # use O_DIRECT where it works
     volumes: list[Volume] = field(default_factory=list)
     index: PageIndex = field(default_factory=PageIndex)
     table: SegmentTable = field(default_factory=SegmentTable)
-    files: Descriptors = field(default_factory=Descriptors)
     lock: threading.Lock = field(default_factory=threading.Lock)
     dirty: bytearray = field(default_factory=bytearray)
     writing: set[bytes] = field(default_factory=set)
@@ -60,7 +60,8 @@ class StoreState:
 
     def __post_init__(self) -> None:
         self.page_bytes = self.namespace.page_bytes
-        self.slot_bytes = slot_bytes(self.page_bytes)
+        self.slot_bytes = self.filing.slot_bytes
+        self.files = self.filing.descriptors()
 
     @property
     def any_failed(self) -> bool:
@@ -177,7 +178,7 @@ class StoreState:
         failed: dict[int, OSError] = {}
         for segment, here in by_segment.items():
             try:
-                zero_records(segment, sorted(here))
+                self.filing.zero(segment, sorted(here))
             except OSError as error:
                 failed.update(dict.fromkeys(here.values(), error))
             else:

@@ -12,6 +12,7 @@ from hicache_backends.io.engine import Engine
 from hicache_backends.outcomes import HIT, REMOVED, TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Calls, abandon_after_fork
+from hicache_backends.segment.filing import Filing
 from hicache_backends.segment.foreign import Neighbours, Source
 from hicache_backends.segment.opening import SegmentOptions, open_state
 from hicache_backends.segment.reading import Reader, Reading
@@ -39,10 +40,16 @@ class SegmentStore(PageStorage):
     """
 
     def __init__(
-        self, namespace: Namespace, engine: Engine, options: SegmentOptions, *, shared: bool = False
+        self,
+        namespace: Namespace,
+        engine: Engine,
+        filing: Filing,
+        options: SegmentOptions,
+        *,
+        shared: bool = False,
     ) -> None:
         """Raises StorageUnavailable and IdentityMismatch."""
-        self._state, foreign = open_state(namespace, engine, options)
+        self._state, foreign = open_state(namespace, engine, filing, options)
         self._options = options
         self._shared = shared
         self._foreign = foreign
@@ -185,7 +192,7 @@ class SegmentStore(PageStorage):
         """In a forked child: let go of the files, so that their locks die with the parent."""
         self._state.files.close()
         for volume in self._state.volumes:
-            volume.store.lock.close()
+            volume.store.close()
 
     def explain(self, digest: bytes) -> Outcome:
         self._calls.check()
@@ -232,7 +239,7 @@ class SegmentStore(PageStorage):
             "used_bytes": sum(used for _, used in figures),
             "foreign_pages": len(self._foreign.rows),
             "reclaimed_segments": sum(v.medium.reclaimed_segments for v in state.volumes),
-            "io_mode": "direct" if direct else "buffered",
+            "io_mode": state.filing.io_mode or ("direct" if direct else "buffered"),
             "io_engine": state.engine.name,
             "in_flight": self._calls.in_flight,
             "hung": int(self._calls.hung),

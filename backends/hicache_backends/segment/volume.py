@@ -8,20 +8,12 @@ import threading
 import time
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.identity import Namespace
-from hicache_backends.segment.directory import open_again, open_store
+from hicache_backends.segment.filing import Filing
 from hicache_backends.segment.medium import Medium
-from hicache_backends.segment.segment import (
-    Segment,
-    create_segment,
-    delete_segment,
-    direct_alignment,
-    segment_files,
-    stored_bytes,
-)
+from hicache_backends.segment.segment import Segment, segment_files
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +40,18 @@ class Volume:
     """
 
     def __init__(
-        self, number: int, medium: Medium, namespace: Namespace, deadline: Deadline
+        self,
+        number: int,
+        medium: Medium,
+        filing: Filing,
+        namespace: Namespace,
+        deadline: Deadline,
     ) -> None:
         self.number = number
         self.medium = medium
-        self.store = open_store(medium, namespace, deadline)
-        self.direct_alignment = direct_alignment(self.store.path)
+        self.filing = filing
+        self.store = medium.open_store(namespace, deadline)
+        self.direct_alignment = filing.alignment(self.store.path)
         self.free = array("i")
         self.failed = ""
         self.failures = 0
@@ -61,7 +59,6 @@ class Volume:
         self.blocked = False
         self.is_to_yield = False
         self._namespace = namespace
-        self._device = Path(medium.root).stat().st_dev
         highest = max((n for n, _ in segment_files(self.store.path)), default=0)
         self.store.next_number = max(self.store.next_number, highest + 1)
         self.growing = threading.Lock()
@@ -95,7 +92,8 @@ class Volume:
         """How the operations of one call went on the root: errno of each, 0 for success."""
         if not _FULL.isdisjoint(errnos):
             self.blocked = not self._takes_writes()
-        failures = [number for number in errnos if number not in _HARMLESS]
+        harmless = _HARMLESS | self.filing.passing
+        failures = [number for number in errnos if number not in harmless]
         if len(failures) < len(errnos):
             self.failures = 0
         else:
@@ -114,7 +112,7 @@ class Volume:
     def notice(self) -> None:
         """Look whether the store was deleted from outside: its open files would go on taking
         pages that nobody finds again. Now and then, whether a root that failed works again."""
-        if not self.failed and self.store.lock.vanished:
+        if not self.failed and self.store.vanished:
             self.deleted = True
             self.fail("the store was deleted from outside")
         elif self.failed and not self.deleted and time.monotonic() >= self._probe_s:
@@ -125,13 +123,8 @@ class Volume:
         """Start anew, with an empty store, where the store was deleted, or all of the root was,
         and the drive is still there; whether that went well. No page of before is known any more
         by then."""
-        root = Path(self.medium.root)
         try:
-            if (root if root.exists() else root.parent).stat().st_dev != self._device:
-                # this is the directory it was mounted on
-                raise OSError(errno.ENODEV, "the drive is gone", self.medium.root)
-            self.medium.reinstate(deadline)
-            fresh = open_again(self.medium, self._namespace, self.store, deadline)
+            fresh = self.medium.open_again(self._namespace, self.store, deadline)
         except OSError as error:
             why = f"the store was deleted from outside and cannot be made again: {error}"
             if why != self.failed:
@@ -139,18 +132,17 @@ class Volume:
                 _log.error("%s", why)
             return False
         lost, self.store = self.store, fresh
-        lost.lock.close()
+        lost.close()
         self.deleted, self.failed, self._refused_until_s = False, "", 0.0
         _log.warning("%s: starting anew", self.store.path)
         return True
 
     def give_up(self, segment: Segment) -> None:
         """Delete a segment that no page is in any more, for the good of other stores."""
-        size = stored_bytes(segment.slots, self._namespace.page_bytes)
+        size = self.filing.stored_bytes(segment.slots)
         try:
-            with self.medium.locked(Deadline.after_ms(_LOCK_MS)) as ledger:
-                delete_segment(segment.directory, segment.number)
-                ledger.used_bytes = max(0, ledger.used_bytes - size)
+            with self.medium.release(size, Deadline.after_ms(_LOCK_MS)):
+                self.filing.delete(segment.directory, segment.number)
                 self.store.slots.pop(segment.number, None)
                 self.store.sign()
         except OSError as error:
@@ -170,13 +162,13 @@ class Volume:
                 self.store.sign(clean=True)
             except OSError as error:
                 _log.warning("%s cannot be signed off: %s", self.store.path, error.strerror)
-        self.store.lock.close()
+        self.store.close()
 
     def _probe(self) -> None:
         try:
             works = self._takes_writes() and self.direct_alignment in (
                 0,
-                direct_alignment(self.store.path),
+                self.filing.alignment(self.store.path),
             )
         except OSError:
             works = False
@@ -193,8 +185,8 @@ class Volume:
         return True
 
     def _grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
-        unit = stored_bytes(1, self._namespace.page_bytes)
-        most = segment_bytes or self._usual_segment_bytes(unit)
+        unit = self.filing.stored_bytes(1)
+        most = min(segment_bytes or self._usual_segment_bytes(unit), self.filing.max_slots * unit)
         until = Deadline.after_ms(max(1, min(deadline.remaining_ms(), _LOCK_MS)))
         name = self._namespace.fingerprint.hex()
         own = unit * sum(self.store.slots.values())
@@ -208,7 +200,7 @@ class Volume:
         self.store.slots[number] = slots
         try:
             self.store.sign()
-            create_segment(self.store.path, number, slots, self._namespace.page_bytes)
+            self.filing.create(self.store.path, number, slots)
         except OSError:
             del self.store.slots[number]
             raise

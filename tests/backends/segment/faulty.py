@@ -14,6 +14,7 @@ from hicache_backends.io.engine import Engine, IoResult, ReadBatch, WriteBatch
 from hicache_backends.io.select import open_engine
 from hicache_backends.nvme import NvmeOptions, NvmeStorage
 from hicache_backends.pages import Pages
+from hicache_backends.segment.filing import PlainFiling
 from hicache_backends.segment.medium import Limits
 from hicache_backends.segment.opening import SegmentOptions
 from hicache_backends.testing.canaries import NAMESPACE
@@ -83,11 +84,12 @@ class Gate:
 
 def open_faulty(options: NvmeOptions, engine: Engine) -> NvmeStorage:
     """A store over this engine."""
+    limits = Limits(options.capacity_bytes, options.free_floor_bytes)
     segments = SegmentOptions(
         roots=options.paths,
-        limits=Limits(options.capacity_bytes, options.free_floor_bytes),
         segment_bytes=options.segment_bytes,
         direct=options.io_mode != "buffered",
         staged=options.zero_copy == "never",
     )
-    return NvmeStorage(NAMESPACE, engine, segments)
+    filing = PlainFiling(NAMESPACE.page_bytes, limits)
+    return NvmeStorage(NAMESPACE, engine, filing, segments)

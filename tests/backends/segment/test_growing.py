@@ -15,8 +15,9 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.nvme import open_nvme
 from hicache_backends.outcomes import Reason
-from hicache_backends.segment import volume
-from hicache_backends.segment.medium import Limits, Medium
+from hicache_backends.segment import filing
+from hicache_backends.segment.local_medium import LocalMedium
+from hicache_backends.segment.medium import Limits
 from hicache_backends.segment.reclaim import segment_file_bytes
 from hicache_backends.segment.segment import Segment, create_segment, stored_bytes
 from hicache_backends.segment.state import StoreState
@@ -32,12 +33,12 @@ def test_nobody_counts_a_root_while_a_segment_is_made(
 
     def create(*place: Any) -> None:
         try:  # as another process that opens the root would
-            Medium.open(str(tmp_path), Limits(), create=False, deadline=Deadline.after_ms(5))
+            LocalMedium.open(str(tmp_path), Limits(), create=False, deadline=Deadline.after_ms(5))
         except StorageUnavailable:
             refused.append(True)
         create_segment(*place)
 
-    monkeypatch.setattr(volume, "create_segment", create)
+    monkeypatch.setattr(filing, "create_segment", create)
     storage = open_nvme(NAMESPACE, options(tmp_path, pages=20, segment_pages=8))
     put(storage, digests_of(*range(64)))
     assert len(refused) == 3
@@ -52,7 +53,7 @@ def test_a_segment_that_cannot_be_made_takes_nothing_of_the_capacity(
         raise OSError(errno.EIO, "no")
 
     storage = open_nvme(NAMESPACE, options(tmp_path))
-    monkeypatch.setattr(volume, "create_segment", fail)
+    monkeypatch.setattr(filing, "create_segment", fail)
     assert put(storage, digests_of("a"))[0].reason is Reason.NO_SPACE
     assert storage.stats()["used_bytes"] == 0
     storage.close()

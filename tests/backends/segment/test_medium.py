@@ -17,7 +17,8 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
 from hicache_backends.outcomes import Reason
-from hicache_backends.segment.medium import Limits, Medium
+from hicache_backends.segment.local_medium import LocalMedium
+from hicache_backends.segment.medium import Limits
 from hicache_backends.segment.reclaim import segment_file_bytes
 from hicache_backends.segment.segment import stored_bytes
 from hicache_backends.storage import ROOT, PageEntry
@@ -65,7 +66,7 @@ def test_capacity_is_never_exceeded_by_several_processes(tmp_path: Path) -> None
     for worker in workers:
         assert worker.ask("stats")["capacity_bytes"] == stored_bytes(64, PAGE_BYTES)
         worker.close()
-    with Medium(str(tmp_path)).locked(soon()) as ledger:
+    with LocalMedium(str(tmp_path)).locked(soon()) as ledger:
         assert ledger.used_bytes == segment_file_bytes(str(tmp_path))
 
 
@@ -303,7 +304,7 @@ def test_paths_are_given_once_each(tmp_path: Path) -> None:
 
 
 def test_a_root_that_stays_locked_is_an_error_at_the_deadline(tmp_path: Path) -> None:
-    medium = Medium.open(str(tmp_path), Limits(1 << 20, 0), create=True, deadline=soon())
+    medium = LocalMedium.open(str(tmp_path), Limits(1 << 20, 0), create=True, deadline=soon())
     with medium.locked(soon()):
         with pytest.raises(TimeoutError), medium.locked(Deadline.after_ms(30)):
             pass
