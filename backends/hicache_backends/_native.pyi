@@ -28,6 +28,7 @@ def write_many(
     record_offsets: bytes,
     was_used: bytes,
     records: bytearray,
+    runs: tuple[bytes, bytes, bytes] | None,
     /,
 ) -> tuple[bytearray, bytearray]: ...
 def checksum_many(iov: bytes, pieces: int, digests: bytes, /) -> bytearray: ...
@@ -90,10 +91,12 @@ def ring_write(
     deadline_ns: int,
     memories: bytes,
     device: int,
+    padded_bytes: int,
     record_fds: bytes,
     record_offsets: bytes,
     was_used: bytes,
     records: bytearray,
+    runs: tuple[bytes, bytes, bytes] | None,
     /,
 ) -> tuple[bytearray, bytearray]: ...
 def ring_facts(ring: Ring, /) -> dict[str, int]: ...

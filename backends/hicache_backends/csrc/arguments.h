@@ -16,6 +16,7 @@ struct transfer_arguments {
 
 struct record_arguments {
     PyObject *fds, *offsets, *was_used, *records;
+    PyObject *runs; /* None, or a tuple: packed fds, offsets and iovs */
 };
 
 /* Points `t` to the arrays; 0, or -1. */
@@ -24,8 +25,8 @@ int check_transfer(const struct transfer_arguments *a, struct transfer *t);
 /* A tuple of two new bytearrays of 8 bytes a page, to which `t` then points. */
 PyObject *make_results(struct transfer *t);
 
-/* Points `r` to the arrays, and to a copy of the records: while the GIL is away, the bytearray is
- * not ours. 0, or -1. Free `r->bytes`. */
+/* Points `r`, all zeros, to the arrays, and to a copy of the records: while the GIL is away, the
+ * bytearray is not ours. 0, or -1. Free with `free_records` in either case. */
 int take_records(const struct record_arguments *a, const struct transfer *t, struct records *r);
 
 /* Gives the filled-in records to the bytearray that they came from. */

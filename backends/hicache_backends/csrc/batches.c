@@ -49,6 +49,14 @@ static uint64_t bytes_of(const struct iovec *iov, size_t count)
     return total;
 }
 
+static int check_offset(const char *name, size_t item, int64_t offset)
+{
+    if (offset >= 0 && offset <= INT64_MAX / 2)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%s: item %zu is %lld", name, item, (long long)offset);
+    return -1;
+}
+
 int check_transfer(const struct transfer_arguments *a, struct transfer *t)
 {
     t->count = (size_t)PyBytes_Size(a->fds) / sizeof(int32_t);
@@ -67,11 +75,8 @@ int check_transfer(const struct transfer_arguments *a, struct transfer *t)
         !(t->digests = packed(a->digests, "digests", t->count, DIGEST_BYTES)))
         return -1;
     for (size_t i = 0; i < t->count; i++)
-        if (t->offsets[i] < 0 || t->offsets[i] > INT64_MAX / 2) {
-            PyErr_Format(PyExc_ValueError, "offsets: item %zu is %lld", i,
-                         (long long)t->offsets[i]);
+        if (check_offset("offsets", i, t->offsets[i]) < 0)
             return -1;
-        }
     return 0;
 }
 
@@ -91,8 +96,56 @@ PyObject *make_results(struct transfer *t)
     return pair;
 }
 
+/* Every record that there is lies in one of the runs. */
+static int find_runs(const struct transfer *t, struct records *r)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        size_t found = 0;
+        for (size_t k = 0; r->fds[i] >= 0 && k < r->run_count; k++) {
+            const struct record_run *run = &r->runs[k];
+            if (run->fd == r->fds[i] && run->bytes >= RECORD_BYTES &&
+                r->offsets[i] >= run->offset &&
+                (uint64_t)(r->offsets[i] - run->offset) <= run->bytes - RECORD_BYTES) {
+                r->run_of[i] = k;
+                found++;
+            }
+        }
+        if (r->fds[i] >= 0 && found != 1) {
+            PyErr_Format(PyExc_ValueError, "runs: record %zu lies in %zu of them", i, found);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* The arrays of `runs`, checked; how many there are, or -1. */
+static Py_ssize_t check_runs(PyObject *runs, const int32_t **fds, const int64_t **offsets,
+                             const struct iovec **iov)
+{
+    PyObject *packed_fds, *packed_offsets, *packed_iov;
+    if (!PyTuple_Check(runs)) {
+        PyErr_SetString(PyExc_TypeError, "runs: None, or a tuple of three packed arrays");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(runs, "SSS:runs", &packed_fds, &packed_offsets, &packed_iov))
+        return -1;
+    size_t count = (size_t)PyBytes_Size(packed_fds) / sizeof **fds;
+    if (!(*fds = packed(packed_fds, "run_fds", count, sizeof **fds)) ||
+        !(*offsets = packed(packed_offsets, "run_offsets", count, sizeof **offsets)) ||
+        !(*iov = packed_pieces(packed_iov, "run_iov", count, 1)))
+        return -1;
+    for (size_t i = 0; i < count; i++)
+        if (check_offset("run_offsets", i, (*offsets)[i]) < 0)
+            return -1;
+    return (Py_ssize_t)count;
+}
+
 int take_records(const struct record_arguments *a, const struct transfer *t, struct records *r)
 {
+    const int32_t *fds = NULL;
+    const int64_t *offsets = NULL;
+    const struct iovec *iov = NULL;
+    Py_ssize_t runs = 0;
     if (!(r->fds = packed(a->fds, "record_fds", t->count, sizeof *r->fds)) ||
         !(r->offsets = packed(a->offsets, "record_offsets", t->count, sizeof *r->offsets)) ||
         !(r->was_used = packed(a->was_used, "was_used", t->count, 1)))
@@ -103,18 +156,21 @@ int take_records(const struct record_arguments *a, const struct transfer *t, str
         return -1;
     }
     for (size_t i = 0; i < t->count; i++)
-        if (r->fds[i] >= 0 && (r->offsets[i] < 0 || r->offsets[i] > INT64_MAX / 2)) {
-            PyErr_Format(PyExc_ValueError, "record_offsets: item %zu is %lld", i,
-                         (long long)r->offsets[i]);
+        if (r->fds[i] >= 0 && check_offset("record_offsets", i, r->offsets[i]) < 0)
             return -1;
-        }
-    r->bytes = malloc(size + 1);
-    if (!r->bytes) {
+    r->given = a->runs != Py_None;
+    if (r->given && (runs = check_runs(a->runs, &fds, &offsets, &iov)) < 0)
+        return -1;
+    if (alloc_records(r, t->count, (size_t)runs) < 0) {
         PyErr_NoMemory();
         return -1;
     }
     memcpy(r->bytes, PyByteArray_AsString(a->records), size);
-    return 0;
+    for (; r->run_count < (size_t)runs; r->run_count++)
+        r->runs[r->run_count] =
+            (struct record_run){fds[r->run_count], offsets[r->run_count],
+                                iov[r->run_count].iov_base, iov[r->run_count].iov_len, false};
+    return r->given ? find_runs(t, r) : 0;
 }
 
 void give_records(const struct record_arguments *a, const struct transfer *t,
@@ -165,14 +221,14 @@ PyObject *write_many(PyObject *self, PyObject *args)
     struct transfer_arguments a;
     struct record_arguments b;
     struct transfer t = {.writing = true};
-    struct records r;
-    if (!PyArg_ParseTuple(args, "SSSnSLinSSSY:write_many", &a.fds, &a.offsets, &a.iov, &a.pieces,
-                          &a.digests, &a.deadline_ns, &a.threads, &a.max_bytes, &b.fds, &b.offsets,
-                          &b.was_used, &b.records) ||
-        check_transfer(&a, &t) < 0 || take_records(&b, &t, &r) < 0)
-        return NULL;
-    PyObject *results = make_results(&t);
+    struct records r = {0};
+    PyObject *results = NULL;
     int status = 0;
+    if (PyArg_ParseTuple(args, "SSSnSLinSSSYO:write_many", &a.fds, &a.offsets, &a.iov, &a.pieces,
+                         &a.digests, &a.deadline_ns, &a.threads, &a.max_bytes, &b.fds, &b.offsets,
+                         &b.was_used, &b.records, &b.runs) &&
+        check_transfer(&a, &t) == 0 && take_records(&b, &t, &r) == 0)
+        results = make_results(&t);
     if (results) {
         Py_BEGIN_ALLOW_THREADS
         status = write_pages(&t, &r);
@@ -180,7 +236,7 @@ PyObject *write_many(PyObject *self, PyObject *args)
         if (status == 0)
             give_records(&b, &t, &r);
     }
-    free(r.bytes);
+    free_records(&r);
     return or_no_memory(results, status);
 }
 

@@ -12,11 +12,10 @@
 
 enum { CACHE_BYTES = 64 << 10 }; /* copied and checksummed in one go */
 
-/* A part of a page, or a run of records. */
+/* What one operation moves of a page, or of a run of records. */
 struct part {
-    size_t first; /* page of the batch, or place */
-    uint64_t at;  /* in the page */
-    size_t count; /* of records */
+    size_t of;
+    uint64_t at;
 };
 
 struct phase {
@@ -24,11 +23,47 @@ struct phase {
     struct transfer *t;
     struct ring_op *ops;
     struct part *parts;
-    size_t *left;               /* operations to come, a page */
-    const struct place *places; /* of records */
-    const uint8_t *records;     /* NULL: zeros */
+    size_t *left; /* operations to come, a page */
     struct page_sum sum;
+    struct records *records;
+    enum record_phase record_phase;
 };
+
+/* Room for so many operations. 0, or -1 if there is no memory; free it in either case. */
+static int alloc_phase(struct phase *phase, size_t room)
+{
+    phase->ops = malloc((room + 1) * sizeof *phase->ops);
+    phase->parts = malloc((room + 1) * sizeof *phase->parts);
+    phase->left = calloc(phase->t->count + 1, sizeof *phase->left);
+    phase->call.ops = phase->ops;
+    phase->call.deadline_ns = phase->t->deadline_ns;
+    return phase->ops && phase->parts && phase->left ? 0 : -1;
+}
+
+static void free_phase(struct phase *phase)
+{
+    free(phase->ops), free(phase->parts), free(phase->left);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The operations, of at most a block each, on `bytes` from where `whole` begins. Returns how many. */
+static size_t add_ops(struct phase *phase, size_t of, struct ring_op whole, uint64_t block_bytes)
+{
+    size_t n = 0;
+    for (uint64_t at = 0; at < whole.bytes; at += block_bytes, n++) {
+        struct ring_op *op = &phase->ops[phase->call.count];
+        *op = whole;
+        op->offset += at;
+        op->address += at;
+        op->bytes = least(whole.bytes - at, block_bytes);
+        phase->parts[phase->call.count++] = (struct part){of, at};
+    }
+    return n;
+}
 
 /* --- files ---------------------------------------------------------------------------------- */
 
@@ -87,14 +122,12 @@ static void note(struct transfer *t, size_t page, int64_t result)
 static void copy_part(const struct transfer *t, const struct part *part, uint8_t *block,
                       uint64_t bytes, struct page_sum *sum)
 {
-    const struct iovec *piece = pieces_of(t, part->first);
+    const struct iovec *piece = pieces_of(t, part->of);
     uint64_t at = part->at;
     for (; at >= piece->iov_len; piece++)
         at -= piece->iov_len;
     while (bytes) {
-        size_t size = piece->iov_len - at < CACHE_BYTES ? piece->iov_len - at : CACHE_BYTES;
-        if (size > bytes)
-            size = bytes;
+        size_t size = least(least(piece->iov_len - at, CACHE_BYTES), bytes);
         uint8_t *in_page = (uint8_t *)piece->iov_base + at;
         memcpy(t->writing ? block : in_page, t->writing ? in_page : block, size);
         if (sum)
@@ -127,7 +160,7 @@ static bool prepare_read(struct ring_call *call, size_t op, uint8_t *block)
 {
     (void)block;
     struct phase *phase = (struct phase *)call;
-    return phase->t->results[phase->parts[op].first] >= 0;
+    return phase->t->results[phase->parts[op].of] >= 0;
 }
 
 static void read_done(struct ring_call *call, size_t op, const uint8_t *block, int64_t result)
@@ -136,24 +169,24 @@ static void read_done(struct ring_call *call, size_t op, const uint8_t *block, i
     const struct part *part = &phase->parts[op];
     struct transfer *t = phase->t;
     uint64_t bytes = phase->ops[op].bytes;
-    size_t left = --phase->left[part->first];
-    bool whole = bytes == page_bytes(t, part->first), staged = !phase->ops[op].memory;
+    size_t left = --phase->left[part->of];
+    bool whole = bytes == page_bytes(t, part->of), staged = !phase->ops[op].memory;
     if (result != (int64_t)bytes) {
-        note(t, part->first, result < 0 ? result : (int64_t)part->at + result);
+        note(t, part->of, result < 0 ? result : (int64_t)part->at + result);
         if (staged && result > 0)
             copy_part(t, part, (uint8_t *)(uintptr_t)block, (uint64_t)result, NULL);
         return;
     }
     if (staged && whole) {
-        begin_sum(t, part->first, &phase->sum);
+        begin_sum(t, part->of, &phase->sum);
         copy_part(t, part, (uint8_t *)(uintptr_t)block, bytes, &phase->sum);
-        t->checksums[part->first] = page_sum_value(&phase->sum);
+        t->checksums[part->of] = page_sum_value(&phase->sum);
         return;
     }
     if (staged)
         copy_part(t, part, (uint8_t *)(uintptr_t)block, bytes, NULL);
-    if (left == 0 && t->results[part->first] == (int64_t)page_bytes(t, part->first))
-        sum_page(t, part->first);
+    if (left == 0 && t->results[part->of] == (int64_t)page_bytes(t, part->of))
+        sum_page(t, part->of);
 }
 
 /* The parts of a page come here in order. */
@@ -162,17 +195,22 @@ static bool prepare_write(struct ring_call *call, size_t op, uint8_t *block)
     struct phase *phase = (struct phase *)call;
     const struct part *part = &phase->parts[op];
     struct transfer *t = phase->t;
-    if (t->results[part->first] < 0)
+    if (t->results[part->of] < 0)
         return false;
     if (phase->ops[op].memory) {
         if (part->at == 0)
-            sum_page(t, part->first);
+            sum_page(t, part->of);
         return true;
     }
     if (part->at == 0)
-        begin_sum(t, part->first, &phase->sum);
-    copy_part(t, part, block, phase->ops[op].bytes, &phase->sum);
-    t->checksums[part->first] = page_sum_value(&phase->sum);
+        begin_sum(t, part->of, &phase->sum);
+    uint64_t bytes = page_bytes(t, part->of);
+    bytes = bytes > part->at ? least(bytes - part->at, phase->ops[op].bytes) : 0;
+    memset(block + bytes, 0, phase->ops[op].bytes - bytes);
+    if (bytes) {
+        copy_part(t, part, block, bytes, &phase->sum);
+        t->checksums[part->of] = page_sum_value(&phase->sum);
+    }
     return true;
 }
 
@@ -181,7 +219,7 @@ static void write_done(struct ring_call *call, size_t op, const uint8_t *block, 
     (void)block;
     struct phase *phase = (struct phase *)call;
     if (result != (int64_t)phase->ops[op].bytes)
-        note(phase->t, phase->parts[op].first, result < 0 ? result : -EIO);
+        note(phase->t, phase->parts[op].of, result < 0 ? result : -EIO);
 }
 
 /* The memory that holds the page as one range; NULL if none does. */
@@ -206,37 +244,31 @@ static int move_data(struct ring_batch *batch, struct inodes *inodes)
 {
     struct transfer *t = batch->t;
     uint64_t block_bytes = batch->ring->setup.block_bytes;
-    size_t room = 1, n = 0;
+    struct phase phase = {.t = t};
+    size_t room = 0;
     for (size_t i = 0; i < t->count; i++)
-        room += page_bytes(t, i) / block_bytes + 1;
-    struct ring_op *ops = malloc(room * sizeof *ops);
-    struct part *parts = malloc(room * sizeof *parts);
-    size_t *left = calloc(t->count + 1, sizeof *left);
-    if (!ops || !parts || !left) {
-        free(ops), free(parts), free(left);
-        return -1;
-    }
-    for (size_t i = 0; i < t->count; i++) {
+        room += (page_bytes(t, i) + batch->padded_bytes) / block_bytes + 1;
+    int status = alloc_phase(&phase, room);
+    for (size_t i = 0; status == 0 && i < t->count; i++) {
         int64_t inode = t->results[i] < 0 ? t->results[i]
                                           : inode_of(inodes, t->fds[i], batch->device);
-        uint64_t bytes = page_bytes(t, i), size;
+        uint64_t bytes = page_bytes(t, i);
         t->results[i] = inode < 0 ? inode : (int64_t)bytes; /* until something else is noted */
+        if (inode < 0)
+            continue;
         const struct iov_memory *memory = memory_of(batch, i);
-        uint64_t address = (uint64_t)(uintptr_t)pieces_of(t, i)->iov_base;
-        for (uint64_t at = 0; inode >= 0 && at < bytes; at += size, left[i]++) {
-            size = bytes - at < block_bytes ? bytes - at : block_bytes;
-            parts[n] = (struct part){.first = i, .at = at};
-            ops[n++] = (struct ring_op){(uint64_t)inode, (uint64_t)t->offsets[i] + at, size,
-                                        memory, address + at};
-        }
+        struct ring_op page = {(uint64_t)inode, (uint64_t)t->offsets[i], bytes, memory,
+                               (uint64_t)(uintptr_t)pieces_of(t, i)->iov_base};
+        if (t->writing && !memory && batch->padded_bytes > bytes)
+            page.bytes = batch->padded_bytes;
+        phase.left[i] = add_ops(&phase, i, page, block_bytes);
     }
-    struct phase phase = {.t = t, .ops = ops, .parts = parts, .left = left};
-    phase.call = (struct ring_call){.count = n, .ops = ops, .deadline_ns = t->deadline_ns,
-                                    .prepare = t->writing ? prepare_write : prepare_read,
-                                    .done = t->writing ? write_done : read_done};
-    ring_run(batch->ring, &phase.call);
-    free(ops), free(parts), free(left);
-    return 0;
+    phase.call.prepare = t->writing ? prepare_write : prepare_read;
+    phase.call.done = t->writing ? write_done : read_done;
+    if (status == 0)
+        ring_run(batch->ring, &phase.call);
+    free_phase(&phase);
+    return status;
 }
 
 /* --- records -------------------------------------------------------------------------------- */
@@ -245,10 +277,7 @@ static bool prepare_records(struct ring_call *call, size_t op, uint8_t *block)
 {
     struct phase *phase = (struct phase *)call;
     const struct part *part = &phase->parts[op];
-    memset(block, 0, part->count * RECORD_BYTES);
-    for (size_t i = 0; phase->records && i < part->count; i++)
-        memcpy(block + i * RECORD_BYTES,
-               phase->records + phase->places[part->first + i].index * RECORD_BYTES, RECORD_BYTES);
+    memcpy(block, phase->records->runs[part->of].memory + part->at, phase->ops[op].bytes);
     return true;
 }
 
@@ -257,40 +286,40 @@ static void records_done(struct ring_call *call, size_t op, const uint8_t *block
     (void)block;
     struct phase *phase = (struct phase *)call;
     const struct part *part = &phase->parts[op];
-    if (result != (int64_t)phase->ops[op].bytes)
-        for (size_t i = 0; i < part->count; i++)
-            note(phase->t, phase->places[part->first + i].index, result < 0 ? result : -EIO);
+    uint64_t bytes = phase->ops[op].bytes, moved = result < 0 ? 0 : (uint64_t)result;
+    if (moved < bytes)
+        fail_records(phase->t, phase->records, phase->record_phase, part->of, part->at + moved,
+                     part->at + bytes, result < 0 ? (int)-result : EIO);
 }
 
-/* Neighbouring records go out as one write. The page of a record that was not written fails. */
-static int put_records(struct ring_batch *batch, struct inodes *inodes, bool old)
+/* The page of a record that was not written fails. */
+static int put_records(struct ring_batch *batch, struct inodes *inodes, enum record_phase which)
 {
     struct transfer *t = batch->t;
-    struct place *places = malloc((t->count + 1) * sizeof *places);
-    struct ring_op *ops = malloc((t->count + 1) * sizeof *ops);
-    struct part *parts = malloc((t->count + 1) * sizeof *parts);
-    int status = places && ops && parts ? 0 : -1;
-    size_t count = status ? 0 : place_records(t, batch->records, old, places), n = 0;
-    if (count)
-        sort_places(places, count);
-    for (size_t i = 0, run; i < count; i += run) {
-        run = neighbours(&places[i], count - i, batch->ring->setup.block_bytes);
-        int64_t inode = inode_of(inodes, places[i].fd, batch->device);
-        for (size_t k = 0; inode < 0 && k < run; k++)
-            note(t, places[i + k].index, inode);
+    struct records *r = batch->records;
+    uint64_t block_bytes = batch->ring->setup.block_bytes;
+    struct phase phase = {.t = t, .records = r, .record_phase = which};
+    size_t room = 0;
+    begin_records(t, r, which, block_bytes);
+    for (size_t i = 0; i < r->run_count; i++)
+        room += r->runs[i].bytes / block_bytes + 1;
+    int status = alloc_phase(&phase, room);
+    for (size_t i = 0; status == 0 && i < r->run_count; i++) {
+        const struct record_run *run = &r->runs[i];
+        int64_t inode = run->touched ? inode_of(inodes, run->fd, batch->device) : 0;
         if (inode < 0)
-            continue;
-        parts[n] = (struct part){.first = i, .count = run};
-        ops[n++] = (struct ring_op){.inode = (uint64_t)inode, .offset = (uint64_t)places[i].offset,
-                                    .bytes = run * RECORD_BYTES};
+            fail_records(t, r, which, i, 0, run->bytes, (int)-inode);
+        else if (run->touched)
+            add_ops(&phase, i,
+                    (struct ring_op){.inode = (uint64_t)inode, .offset = (uint64_t)run->offset,
+                                     .bytes = run->bytes},
+                    block_bytes);
     }
-    struct phase phase = {.t = t, .ops = ops, .parts = parts, .places = places,
-                          .records = old ? NULL : batch->records->bytes};
-    phase.call = (struct ring_call){.count = n, .ops = ops, .deadline_ns = t->deadline_ns,
-                                    .prepare = prepare_records, .done = records_done};
-    if (n)
+    phase.call.prepare = prepare_records;
+    phase.call.done = records_done;
+    if (status == 0 && phase.call.count)
         ring_run(batch->ring, &phase.call);
-    free(places), free(ops), free(parts);
+    free_phase(&phase);
     return status;
 }
 
@@ -299,12 +328,12 @@ int ring_move_pages(struct ring_batch *batch)
     struct inodes inodes = {0, malloc((2 * batch->t->count + 1) * sizeof *inodes.known)};
     int status = inodes.known ? 0 : -1;
     if (status == 0 && batch->records)
-        status = put_records(batch, &inodes, true);
+        status = put_records(batch, &inodes, VOID_OLD);
     if (status == 0)
         status = move_data(batch, &inodes);
     if (status == 0 && batch->records) {
         complete_records(batch->t, batch->records);
-        status = put_records(batch, &inodes, false);
+        status = put_records(batch, &inodes, PUT_NEW);
     }
     free(inodes.known);
     return status;

@@ -9,7 +9,8 @@
 struct ring_batch {
     struct ring *ring;
     struct transfer *t;            /* `max_bytes` and `threads` do not count */
-    const struct records *records; /* NULL for a read */
+    struct records *records;       /* NULL for a read */
+    uint64_t padded_bytes;         /* staged pages are written as that many, if that is more */
     const struct iov_memory *memories; /* pages that lie in one of them whole are not copied */
     size_t memory_count;
     uint64_t device; /* of the mount, as in stx_dev: files of another one fail with -ESTALE */

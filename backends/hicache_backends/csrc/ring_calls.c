@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define CAPSULE "hicache_backends.ring"
+#define MAX_PADDED_BYTES (1ull << 40)
 
 static struct ring *ring_of(PyObject *capsule)
 {
@@ -123,26 +124,30 @@ PyObject *ring_read_py(PyObject *self, PyObject *args)
 PyObject *ring_write_py(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *capsule, *memories;
+    PyObject *capsule, *memories, *results = NULL;
     struct transfer_arguments a = {.max_bytes = 4096, .threads = 1};
     struct record_arguments b;
     struct transfer t = {.writing = true};
-    struct records r;
+    struct records r = {0};
     struct ring_batch batch = {.t = &t, .records = &r};
-    unsigned long long device;
-    if (!PyArg_ParseTuple(args, "OSSSnSLSKSSSY:ring_write", &capsule, &a.fds, &a.offsets, &a.iov,
-                          &a.pieces, &a.digests, &a.deadline_ns, &memories, &device, &b.fds,
-                          &b.offsets, &b.was_used, &b.records) ||
-        !(batch.ring = ring_of(capsule)) || check_transfer(&a, &t) < 0 ||
-        take_memories(memories, &batch) < 0 || take_records(&b, &t, &r) < 0)
-        return NULL;
-    batch.device = device;
-    PyObject *results = make_results(&t);
+    unsigned long long device, padded_bytes;
+    if (PyArg_ParseTuple(args, "OSSSnSLSKKSSSYO:ring_write", &capsule, &a.fds, &a.offsets, &a.iov,
+                         &a.pieces, &a.digests, &a.deadline_ns, &memories, &device, &padded_bytes,
+                         &b.fds, &b.offsets, &b.was_used, &b.records, &b.runs) &&
+        (batch.ring = ring_of(capsule)) && check_transfer(&a, &t) == 0 &&
+        take_memories(memories, &batch) == 0 && take_records(&b, &t, &r) == 0) {
+        batch.device = device;
+        batch.padded_bytes = padded_bytes;
+        if (padded_bytes > MAX_PADDED_BYTES)
+            PyErr_Format(PyExc_ValueError, "padded_bytes: %llu", padded_bytes);
+        else
+            results = make_results(&t);
+    }
     if (results && run_batch(&batch) < 0)
         Py_CLEAR(results);
     if (results)
         give_records(&b, &t, &r);
-    free(r.bytes);
+    free_records(&r);
     return results;
 }
 

@@ -33,6 +33,22 @@ class ReadBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordRuns:
+    """Ranges of index files, each of which goes out as one write.
+
+    `addresses`: memory that holds what the file holds in that range; the batch's records are put
+    in there first. Every record of the batch lies in exactly one run. Nobody else touches the
+    memory during the call. fds: int32; offsets: int64; addresses: uint64; sizes: uint64, bytes.
+    """
+
+    fds: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    addresses: NDArray[np.uint64]
+    sizes: NDArray[np.uint64]
+    keep: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WriteBatch:
     """One write a page, then its record.
 
@@ -42,6 +58,13 @@ class WriteBatch:
     record CRC still empty: the engine fills both in (see `segment/format.py`), and skips the
     record of a page whose data failed. `record_fds[i] < 0`: that page has no record.
     `was_used[i]`: False where the record is known to be zeros already.
+
+    With `runs` a run that holds a record to be voided, or to be written, is written whole, once
+    each; otherwise neighbouring records are. A page whose part of a run was not written fails, and
+    in the memory of the runs the record of a page that failed is zeros.
+
+    `padded_bytes`: 0, or how many bytes each page is written as, zeros after its own; a hint: an
+    engine that cannot do it at no cost writes the page alone.
     """
 
     fds: NDArray[np.int32]
@@ -52,6 +75,8 @@ class WriteBatch:
     record_offsets: NDArray[np.int64]
     records: bytearray
     was_used: NDArray[np.bool_]
+    runs: RecordRuns | None = None
+    padded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from hicache_backends.io.engine import (
     Engine,
     IoResult,
     ReadBatch,
+    RecordRuns,
     WriteBatch,
 )
 from hicache_backends.pages import Pages
@@ -58,10 +59,7 @@ class NativeEngine(Engine):
             deadline.at_ns,
             threads,
             self._max_transfer_bytes,
-            packed(batch.record_fds, np.int32),
-            packed(batch.record_offsets, np.int64),
-            packed(batch.was_used, np.bool_),
-            batch.records,
+            *packed_records(batch),
         )
         return _io_result(moved)
 
@@ -82,6 +80,24 @@ class NativeEngine(Engine):
 def packed(array: NDArray[np.generic], dtype: type[np.generic]) -> bytes:
     """The items back to back, in machine order."""
     return np.asarray(array, dtype=dtype).tobytes()
+
+
+def packed_records(
+    batch: WriteBatch,
+) -> tuple[bytes, bytes, bytes, bytearray, tuple[bytes, bytes, bytes] | None]:
+    """The records of a batch and their runs, as the extension takes them."""
+    return (
+        packed(batch.record_fds, np.int32),
+        packed(batch.record_offsets, np.int64),
+        packed(batch.was_used, np.bool_),
+        batch.records,
+        None if batch.runs is None else _packed_runs(batch.runs),
+    )
+
+
+def _packed_runs(runs: RecordRuns) -> tuple[bytes, bytes, bytes]:
+    iov = np.stack([runs.addresses, runs.sizes], axis=-1)
+    return packed(runs.fds, np.int32), packed(runs.offsets, np.int64), packed(iov, np.uint64)
 
 
 def packed_pieces(pages: Pages) -> bytes:

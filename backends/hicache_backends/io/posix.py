@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.identity import DIGEST_BYTES
-from hicache_backends.io.checksums import page_checksums, seal_records
+from hicache_backends.io.checksums import page_checksums
 from hicache_backends.io.engine import (
     MAX_TRANSFER_BYTES,
     Engine,
@@ -28,11 +28,14 @@ from hicache_backends.io.engine import (
     ReadBatch,
     WriteBatch,
 )
+from hicache_backends.io.plan import plan_runs
+from hicache_backends.io.records import BatchRecords, RecordWrite
 from hicache_backends.pages import Pages
 from hicache_backends.segment.format import RECORD_BYTES
 
 _MAX_PIECES = 1024  # of one call, a limit of the kernel
 _SECTOR_BYTES = 512
+_MAX_PADDED = 1 << 40
 
 _Move = Callable[[int, Sequence[memoryview], int], int]
 
@@ -54,15 +57,11 @@ class PosixEngine(Engine):
     def write(self, batch: WriteBatch, deadline: Deadline, *, threads: int = 1) -> IoResult:
         check_batch(batch, threads)
         results = np.zeros(len(batch.pages), np.int64)
-        has_record = np.asarray(batch.record_fds) >= 0
-        old = np.flatnonzero(has_record & np.asarray(batch.was_used))
-        zeros = bytes(RECORD_BYTES * len(results))
-        _write_records(batch, old, zeros, results, deadline, self._max_bytes)
+        records = BatchRecords(batch, results, self._max_bytes)
+        _write_records(records, records.void_old(), deadline)
         self._move(batch, os.pwritev, results, deadline, threads)
         sums = _sums_where_moved(batch, results)
-        done = np.flatnonzero(has_record & (results >= 0))
-        seal_records(batch.records, done, sums)
-        _write_records(batch, done, bytes(batch.records), results, None, self._max_bytes)
+        _write_records(records, records.put_new(sums), None)
         return IoResult(results, sums)
 
     def checksum(self, pages: Pages, digests: bytes) -> NDArray[np.uint64]:
@@ -119,6 +118,8 @@ def check_batch(batch: ReadBatch | WriteBatch, threads: int) -> None:
         lengths["record_offsets"] = len(batch.record_offsets)
         lengths["was_used"] = len(batch.was_used)
         lengths["records"] = len(batch.records) / RECORD_BYTES
+        if batch.padded_bytes and not batch.pages.page_bytes <= batch.padded_bytes <= _MAX_PADDED:
+            raise ValueError(f"padded_bytes: {batch.padded_bytes}")
     for name, length in lengths.items():
         if length != count:
             raise ValueError(f"{name}: {length} items for {count} pages")
@@ -137,30 +138,6 @@ def piece_views(pages: Pages) -> list[list[memoryview]]:
         ]
         for addresses, sizes in zip(pages.addresses.tolist(), pages.sizes.tolist(), strict=True)
     ]
-
-
-def plan_runs(
-    fds: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    which: NDArray[np.intp],
-    item_bytes: int,
-    max_bytes: int,
-) -> list[list[int]]:
-    """Indices grouped into neighbours of one file, in the order of the first index of each."""
-    order = which[np.lexsort((offsets[which], fds[which]))].tolist()
-    runs: list[list[int]] = []
-    for i in order:
-        last = runs[-1] if runs else None
-        if (
-            last
-            and fds[last[-1]] == fds[i]
-            and offsets[i] - offsets[last[-1]] == item_bytes
-            and (len(last) + 1) * item_bytes <= max_bytes
-        ):
-            last.append(i)
-        else:
-            runs.append([i])
-    return sorted(runs, key=min)
 
 
 @dataclass
@@ -244,22 +221,14 @@ def _sums_where_moved(batch: ReadBatch | WriteBatch, results: Any) -> NDArray[np
 
 
 def _write_records(
-    batch: WriteBatch,
-    which: NDArray[np.intp],
-    data: bytes,
-    results: NDArray[np.int64],
-    deadline: Deadline | None,
-    max_bytes: int,
+    records: BatchRecords, writes: list[RecordWrite], deadline: Deadline | None
 ) -> None:
-    """The 64 bytes in `data` of each chosen page; a page whose record fails, fails. Without a
-    deadline: pages that were written deserve their records."""
-    for run in plan_runs(batch.record_fds, batch.record_offsets, which, RECORD_BYTES, max_bytes):
-        merged = b"".join(data[i * RECORD_BYTES : (i + 1) * RECORD_BYTES] for i in run)
-        fd, offset = int(batch.record_fds[run[0]]), int(batch.record_offsets[run[0]])
+    """Without a deadline: pages that were written deserve their records."""
+    for write in writes:
         written, number = 0, errno.ETIMEDOUT
         try:
-            while written < len(merged) and not (deadline and deadline.passed):
-                written += os.pwrite(fd, merged[written:], offset + written)
+            while written < len(write.data) and not (deadline and deadline.passed):
+                written += os.pwrite(write.fd, write.data[written:], write.offset + written)
         except OSError as error:
             number = error.errno or errno.EIO
-        results[run[written // RECORD_BYTES :]] = -number
+        records.not_written(write, written, len(write.data), number)

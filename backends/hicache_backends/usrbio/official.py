@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import DIGEST_BYTES
-from hicache_backends.io.checksums import seal_records
 from hicache_backends.io.engine import Engine, IoResult, ReadBatch, WriteBatch
-from hicache_backends.io.posix import piece_views, plan_runs
+from hicache_backends.io.posix import piece_views
+from hicache_backends.io.records import BatchRecords, RecordWrite
 from hicache_backends.io.select import open_engine
 from hicache_backends.pages import Pages
-from hicache_backends.segment.format import RECORD_BYTES
 from hicache_backends.usrbio.memory import SharedMemory
 from hicache_backends.usrbio.mount import Mount
 from hicache_backends.usrbio.official_ring import FdLease, Io, OfficialRing
@@ -145,7 +144,7 @@ class _Call:
         self._deadline = deadline
 
     def read(self, batch: ReadBatch) -> IoResult:
-        results, sums = self._begin(batch)
+        results, sums = np.zeros(len(batch.pages), np.int64), np.zeros(len(batch.pages), np.uint64)
 
         def arrived(rows: NDArray[np.intp], staged: Pages) -> None:
             whole = np.flatnonzero(results[rows] == batch.pages.page_bytes)
@@ -157,47 +156,46 @@ class _Call:
                 if 0 < size < batch.pages.page_bytes:
                     _copy_start(staged[[i]], batch.pages[[int(rows[i])]], size)
 
-        self._rounds(batch, results, lambda rows, staged: None, arrived)
+        self._rounds(batch, results, batch.pages.page_bytes, lambda rows, staged: None, arrived)
         return IoResult(results, sums)
 
     def write(self, batch: WriteBatch) -> IoResult:
-        results, sums = self._begin(batch)
-        has_record = np.asarray(batch.record_fds) >= 0
-        old = np.flatnonzero(has_record & np.asarray(batch.was_used))
-        self._put_records(batch, old, bytes(RECORD_BYTES * len(results)), results)
+        results, sums = np.zeros(len(batch.pages), np.int64), np.zeros(len(batch.pages), np.uint64)
+        records = BatchRecords(batch, results, self._ring.block_bytes)
+        size = max(batch.pages.page_bytes, batch.padded_bytes)
+        self._write_records(records, records.void_old())
 
         def leaving(rows: NDArray[np.intp], staged: Pages) -> None:
             self._engine.copy(batch.pages[rows], staged)
             sums[rows] = self._engine.checksum(staged, _digests(batch, rows))
 
-        self._rounds(batch, results, leaving, lambda rows, staged: None)
-        results[(results >= 0) & (results < batch.pages.page_bytes)] = -errno.EIO
-        done = np.flatnonzero(has_record & (results >= 0))
-        seal_records(batch.records, done, sums)
-        self._put_records(batch, done, bytes(batch.records), results)
+        self._rounds(batch, results, size, leaving, lambda rows, staged: None)
+        results[(results >= 0) & (results < size)] = -errno.EIO
+        results[results > 0] = batch.pages.page_bytes
+        self._write_records(records, records.put_new(sums))
         return IoResult(results, sums)
-
-    def _begin(self, batch: ReadBatch | WriteBatch) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        refused = [min(0, self._inodes[fd]) for fd in batch.fds.tolist()]
-        return np.array(refused, np.int64), np.zeros(len(batch.pages), np.uint64)
 
     def _rounds(
         self,
         batch: ReadBatch | WriteBatch,
         results: NDArray[np.int64],
+        size: int,
         before: Callable[[NDArray[np.intp], Pages], None],
         after: Callable[[NDArray[np.intp], Pages], None],
     ) -> None:
         ring = self._ring
+        for row, fd in enumerate(batch.fds.tolist()):
+            if results[row] >= 0:
+                results[row] = min(0, self._inodes[fd])
         rows = np.flatnonzero(results >= 0)
-        parts = -(-batch.pages.page_bytes // ring.block_bytes)
+        parts = -(-size // ring.block_bytes)
         while len(rows):
             if not ring.wait_for_blocks(parts, self._deadline) or self._deadline.passed:
                 results[rows] = -errno.ETIMEDOUT
                 return
             now, rows = np.split(rows, [len(ring.free) // parts])
-            ios = [self._page_ios(batch, int(row)) for row in now]
-            staged = self._staged(ios)
+            ios = [self._page_ios(batch, int(row), size) for row in now]
+            staged = self._staged(ios, batch.pages.page_bytes)
             before(now, staged)
             flat = [io for page in ios for io in page]
             ring.run(flat, self._deadline)
@@ -205,53 +203,48 @@ class _Call:
             after(now, staged)
             ring.give_back(flat)
 
-    def _page_ios(self, batch: ReadBatch | WriteBatch, row: int) -> list[Io]:
+    def _page_ios(self, batch: ReadBatch | WriteBatch, row: int, size: int) -> list[Io]:
         fd, offset, step = int(batch.fds[row]), int(batch.offsets[row]), self._ring.block_bytes
-        size = batch.pages.page_bytes
         return [
             Io(fd, self._inodes[fd], offset + at, min(step, size - at), self._ring.free.pop())
             for at in range(0, size, step)
         ]
 
-    def _staged(self, ios: list[list[Io]]) -> Pages:
-        address = self._ring.block_address
-        return Pages(
-            np.array([[address(io.block) for io in page] for page in ios], np.uint64),
-            np.array([[io.size for io in page] for page in ios], np.uint64),
-        )
-
-    def _put_records(
-        self,
-        batch: WriteBatch,
-        which: NDArray[np.intp],
-        data: bytes,
-        results: NDArray[np.int64],
-    ) -> None:
-        """The 64 bytes in `data` of each chosen page that has not failed; else the page fails."""
+    def _staged(self, ios: list[list[Io]], page_bytes: int) -> Pages:
+        """The pages in their blocks; what the blocks hold beyond them is zeros."""
         ring = self._ring
-        which = which[results[which] >= 0]
-        runs = plan_runs(
-            batch.record_fds, batch.record_offsets, which, RECORD_BYTES, ring.block_bytes
-        )
-        while runs:
-            if not ring.wait_for_blocks(1, self._deadline) or self._deadline.passed:
-                results[[row for run in runs for row in run]] = -errno.ETIMEDOUT
-                return
-            count = len(ring.free)
-            now, runs = runs[:count], runs[count:]
-            ios = [self._record_io(batch, run, data) for run in now]
-            ring.run([io for io in ios if io.result is None], self._deadline)
-            for run, io in zip(now, ios, strict=True):
-                if io.result != io.size:
-                    results[run] = io.result if io.result and io.result < 0 else -errno.EIO
-            ring.give_back(ios)
+        starts = range(0, page_bytes, ring.block_bytes)
+        sizes = [min(ring.block_bytes, page_bytes - start) for start in starts]
+        padded = len(ios[0]) - len(sizes)
+        for page in ios:
+            for io, size in zip(page, [*sizes, *[0] * padded], strict=True):
+                ring.fill(io.block, bytes(io.size - size), size)
+        blocks = [[ring.block_address(io.block) for io in page[: len(sizes)]] for page in ios]
+        return Pages(np.array(blocks, np.uint64), np.array([sizes] * len(ios), np.uint64))
 
-    def _record_io(self, batch: WriteBatch, run: list[int], data: bytes) -> Io:
-        fd, offset = int(batch.record_fds[run[0]]), int(batch.record_offsets[run[0]])
-        inode = self._inodes[fd]
-        io = Io(fd, inode, offset, len(run) * RECORD_BYTES, self._ring.free.pop())
-        merged = b"".join(data[row * RECORD_BYTES : (row + 1) * RECORD_BYTES] for row in run)
-        self._ring.fill(io.block, merged)
+    def _write_records(self, records: BatchRecords, writes: list[RecordWrite]) -> None:
+        step = self._ring.block_bytes
+        parts = [(write, at) for write in writes for at in range(0, len(write.data), step)]
+        while parts:
+            if not self._ring.wait_for_blocks(1, self._deadline) or self._deadline.passed:
+                for write, at in parts:
+                    records.not_written(write, at, at + step, errno.ETIMEDOUT)
+                return
+            count = len(self._ring.free)
+            now, parts = parts[:count], parts[count:]
+            ios = [self._record_io(write, at) for write, at in now]
+            self._ring.run([io for io in ios if io.result is None], self._deadline)
+            for (write, at), io in zip(now, ios, strict=True):
+                result = -errno.ETIMEDOUT if io.result is None else io.result
+                if result < io.size:
+                    start, number = at + max(0, result), -min(0, result) or errno.EIO
+                    records.not_written(write, start, at + io.size, number)
+            self._ring.give_back(ios)
+
+    def _record_io(self, write: RecordWrite, at: int) -> Io:
+        inode, data = self._inodes[write.fd], write.data[at : at + self._ring.block_bytes]
+        io = Io(write.fd, inode, write.offset + at, len(data), self._ring.free.pop())
+        self._ring.fill(io.block, data)
         if inode < 0:
             io.result = inode
         return io

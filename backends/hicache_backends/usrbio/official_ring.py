@@ -80,9 +80,9 @@ class OfficialRing:
     def block_address(self, block: int) -> int:
         return self.memory.address + block * self.block_bytes
 
-    def fill(self, block: int, data: bytes) -> None:
-        """Put bytes at the start of a block."""
-        start = block * self.block_bytes
+    def fill(self, block: int, data: bytes | memoryview, at: int = 0) -> None:
+        """Put bytes into a block."""
+        start = block * self.block_bytes + at
         self.memory.memory[start : start + len(data)] = data
 
     def wait_for_blocks(self, count: int, deadline: Deadline) -> bool:

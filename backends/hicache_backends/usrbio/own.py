@@ -17,7 +17,7 @@ from hicache_backends import _native
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.io.engine import IoResult, ReadBatch, WriteBatch
-from hicache_backends.io.native import packed, packed_pieces
+from hicache_backends.io.native import packed, packed_pieces, packed_records
 from hicache_backends.usrbio.layout import SEMAPHORE_BYTES, data_key, ring_bytes, ring_key
 from hicache_backends.usrbio.memory import SharedMemory
 from hicache_backends.usrbio.mount import Mount
@@ -71,10 +71,8 @@ class OwnRings(RingClient):
                 *_packed(batch, deadline),
                 self._memories,
                 self.mount.device,
-                packed(batch.record_fds, np.int32),
-                packed(batch.record_offsets, np.int64),
-                packed(batch.was_used, np.bool_),
-                batch.records,
+                batch.padded_bytes,
+                *packed_records(batch),
             )
             return self._result(ring, moved)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.io.engine import ReadBatch, WriteBatch
+from hicache_backends.io.checksums import seal_records
+from hicache_backends.io.engine import ReadBatch, RecordRuns, WriteBatch
 from hicache_backends.pages import Pages
 from hicache_backends.segment.format import RECORD
 
@@ -85,6 +87,30 @@ def write_batch(
         bytearray(records.tobytes()),
         np.array(was_used if was_used is not None else [False] * count, np.bool_),
     )
+
+
+def with_runs(batch: WriteBatch, image: NDArray[np.uint8], run_bytes: int) -> WriteBatch:
+    """The batch, its index file held in `image` and cut into runs of this size."""
+    starts = np.arange(0, image.size, run_bytes)
+    base = int(image.__array_interface__["data"][0])
+    runs = RecordRuns(
+        np.full(len(starts), batch.record_fds.max(initial=-1), np.int32),
+        starts.astype(np.int64),
+        (base + starts).astype(np.uint64),
+        np.minimum(run_bytes, image.size - starts).astype(np.uint64),
+        (image,),
+    )
+    return dataclasses.replace(batch, records=bytearray(batch.records), runs=runs)
+
+
+def old_index(count: int, used: Sequence[int]) -> NDArray[np.uint8]:
+    """An index file of `count` slots, in which some have a record."""
+    records = np.zeros(count, RECORD)
+    records["generation"][list(used)] = 1
+    records["bytes"][list(used)] = 4096
+    packed = bytearray(records.tobytes())
+    seal_records(packed, np.array(used, np.intp), np.zeros(count, np.uint64))
+    return np.frombuffer(packed, np.uint8)
 
 
 def checksum(digest: bytes, page: bytes) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hicache_backends import _native
-from hicache_backends.io.engine import Engine
+from hicache_backends.io.engine import Engine, RecordRuns
 from tests.backends.io.batches import memory, read_batch, soon, write_batch
 
 N, PIECES = 3, 2
@@ -18,7 +18,7 @@ _, PAGES = memory(N, [256, 256])
 IOV = np.stack([PAGES.addresses, PAGES.sizes], axis=-1).tobytes()
 FDS, OFFSETS, DIGESTS = struct.pack("3i", -1, -1, -1), bytes(8 * N), bytes(16 * N)
 READ: list[Any] = [FDS, OFFSETS, IOV, PIECES, DIGESTS, 0, 1, 1 << 20, 0]
-WRITE: list[Any] = [*READ[:-1], FDS, OFFSETS, bytes(N), bytearray(64 * N)]
+WRITE: list[Any] = [*READ[:-1], FDS, OFFSETS, bytes(N), bytearray(64 * N), None]
 NULL = struct.pack("2Q", 0, 256) * (N * PIECES)
 EMPTY = struct.pack("2Q", 4096, 0) * (N * PIECES)
 HUGE = struct.pack("2Q", 4096, 1 << 63) * (N * PIECES)
@@ -59,6 +59,14 @@ WRONG_RECORDS = [
     (10, bytes(N + 1)),
     (11, bytearray(64 * N - 1)),
     (11, bytes(64 * N)),
+    (12, (b"", b"")),
+    (12, [b"", b"", b""]),
+    (12, (b"abc", b"", b"")),
+    (12, (bytes(4), bytes(8), bytes(8))),
+    (12, (bytes(4), bytes(8), bytes(16))),
+    (12, (bytes(4), struct.pack("q", -1), struct.pack("2Q", 4096, 64))),
+    (12, (bytes(4), bytes(8), struct.pack("2Q", 4096, 1 << 63))),
+    (12, (bytearray(4), bytes(8), struct.pack("2Q", 4096, 64))),
 ]
 
 
@@ -119,6 +127,40 @@ def test_pages_of_other_sizes_are_not_copied(engine: Engine) -> None:
     for other in (memory(N, [511])[1], memory(N + 1, [512])[1]):
         with pytest.raises(ValueError, match=r"[a-z]"):
             engine.copy(PAGES, other)
+
+
+OUTSIDE = [
+    {"fds": [7]},
+    {"offsets": [64]},
+    {"offsets": [1]},
+    {"sizes": [63]},
+    {"sizes": [64 * N - 1]},
+    {"fds": [], "offsets": [], "addresses": [], "sizes": []},
+    {"fds": [8, 8], "offsets": [0, 0], "addresses": [4096, 4096], "sizes": [256, 256]},
+    {"addresses": [0]},
+    {"sizes": [0]},
+    {"offsets": [-64]},
+    {"sizes": [256, 256]},
+    {"fds": [8, 8]},
+    {"fds": [8, 8], "offsets": [0, 64], "addresses": [4096, 4096]},
+]
+
+
+@pytest.mark.parametrize("change", OUTSIDE, ids=str)
+def test_a_record_that_does_not_lie_in_one_run_raises(
+    engine: Engine, change: dict[str, list[int]]
+) -> None:
+    """Before the memory of any run is touched: there is none here."""
+    batch = write_batch(-1, [0] * N, PAGES, index_fd=8)
+    right = {"fds": [8], "offsets": [0], "addresses": [4096], "sizes": [64 * N]} | change
+    runs = RecordRuns(
+        np.array(right["fds"], np.int32),
+        np.array(right["offsets"], np.int64),
+        np.array(right["addresses"], np.uint64),
+        np.array(right["sizes"], np.uint64),
+    )
+    with pytest.raises(ValueError, match=r"[a-z]"):
+        engine.write(dataclasses.replace(batch, runs=runs), soon())
 
 
 @pytest.mark.parametrize("field", ["fds", "offsets", "digests"])

@@ -16,7 +16,7 @@ import numpy as np
 from hicache_backends import _native
 from hicache_backends.deadline import Deadline
 from hicache_backends.io.engine import IoResult, ReadBatch, WriteBatch
-from hicache_backends.io.native import packed, packed_pieces
+from hicache_backends.io.native import packed, packed_pieces, packed_records
 from hicache_backends.usrbio.layout import ring_bytes
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -77,10 +77,8 @@ class PlainRing:
             _native.ring_write(
                 self.handle,
                 *_arguments(batch, deadline, memories, self.device),
-                packed(batch.record_fds, np.int32),
-                packed(batch.record_offsets, np.int64),
-                packed(batch.was_used, np.bool_),
-                batch.records,
+                batch.padded_bytes,
+                *packed_records(batch),
             )
         )
 
