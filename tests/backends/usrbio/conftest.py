@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from hicache_backends.usrbio import layout
 from hicache_backends.usrbio.engine import UsrbioEngine
 from hicache_backends.usrbio.ring import RingSettings
+from tests.backends.usrbio.official_double import OfficialDouble
 from tests.threefs.stand_in import ThreeFs
 
 PAGE = 64 << 10
@@ -39,6 +42,17 @@ def open_engine(fs: ThreeFs) -> Iterator[Callable[..., UsrbioEngine]]:
     yield open_one
     for engine in opened:
         engine.close()
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> OfficialDouble:
+    """The official module, as if it were installed."""
+    double = OfficialDouble()
+    package = ModuleType("hf3fs_fuse")
+    monkeypatch.setattr(package, "io", double, raising=False)
+    monkeypatch.setitem(sys.modules, "hf3fs_fuse", package)
+    monkeypatch.setitem(sys.modules, "hf3fs_fuse.io", double)
+    return double
 
 
 @pytest.fixture

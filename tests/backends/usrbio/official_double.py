@@ -52,7 +52,7 @@ class Ring:
             raise OSError(9, "not registered")
         iov.fd, iov.off, iov.userdata = fd, off, userdata
         self._prepared.append(iov)
-        self._module.offsets.append(off)
+        self._module.ios.append((off, len(iov.buf)))
         return self
 
     def submit(self) -> Ring:
@@ -101,12 +101,13 @@ def _all(_: int, size: int) -> int:
 
 @dataclass
 class OfficialDouble:
-    """`verdict`: the result of an I/O by file offset and size; `go`: cleared, nothing answers."""
+    """`verdict`: the result of an I/O by file offset and size; `ios`: these, as they were asked
+    for; `go`: cleared, nothing answers."""
 
     verdict: Callable[[int, int], int] = _all
     chance: random.Random = field(default_factory=lambda: random.Random(5))  # noqa: S311
     fds: set[int] = field(default_factory=set)
-    offsets: list[int] = field(default_factory=list)
+    ios: list[tuple[int, int]] = field(default_factory=list)
     go: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:

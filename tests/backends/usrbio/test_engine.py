@@ -6,12 +6,10 @@ import errno
 import gc
 import os
 import random
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -29,17 +27,6 @@ from tests.backends.usrbio.official_double import OfficialDouble
 from tests.threefs.stand_in import ThreeFs
 
 Opener = Callable[..., UsrbioEngine]
-
-
-@pytest.fixture
-def double(monkeypatch: pytest.MonkeyPatch) -> OfficialDouble:
-    """The official module, as if it were installed."""
-    double = OfficialDouble()
-    package = ModuleType("hf3fs_fuse")
-    monkeypatch.setattr(package, "io", double, raising=False)
-    monkeypatch.setitem(sys.modules, "hf3fs_fuse", package)
-    monkeypatch.setitem(sys.modules, "hf3fs_fuse.io", double)
-    return double
 
 
 @pytest.fixture(params=["own", "official"])
