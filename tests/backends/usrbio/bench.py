@@ -2,7 +2,7 @@
 
 Only the ratio means anything: the stand-in is not 3FS.
 
-    python -m tests.backends.usrbio.bench
+    python -m tests.backends.usrbio.bench [--spinner]
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hicache_backends import usrbio
 from hicache_backends.deadline import Deadline
@@ -30,7 +33,7 @@ from hicache_backends.usrbio.memory import SharedMemory
 from hicache_backends.usrbio.own import map_semaphore
 from hicache_backends.usrbio.registrar import Registrar
 from hicache_backends.usrbio.ring import RingSettings
-from tests.backends.io.batches import digests, memory
+from tests.backends.io.batches import digests, memory, write_batch
 from tests.conftest import need_program
 from tests.threefs.stand_in import ThreeFs
 
@@ -96,105 +99,136 @@ def _address(array: np.ndarray) -> int:
     return address
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Milliseconds of a batch, the best of several taken in turns. bare: pages left in the iov,
-    unchecked; delivered: by the same loop copied to where they belong, and checksummed."""
-
-    bare_ms: float
-    delivered_ms: float
-    staged_ms: float
-    zero_copy_ms: float
+Ways = dict[str, Callable[[], None]]
+BARE, DELIVERED = "bare loop", "bare loop with copy and checksum"
+STAGED, ZERO_COPY, WRITE = "read, staged", "read, zero copy", "write, staged"
 
 
-def measure(
-    directory: Path, *, pages: int, page_bytes: int, times: int, delay_ms: float = 0
-) -> Figures:
-    """One daemon, one file in its page cache; the three ways in turns."""
+@contextmanager
+def ways_to_move(
+    directory: Path, *, pages: int, page_bytes: int, delay_ms: float = 0
+) -> Iterator[Ways]:
+    """A batch over one daemon, by name. `bare loop` leaves the pages in the iov, unchecked."""
     settings = RingSettings(block_bytes=page_bytes, rings=1, staging_bytes=64 * page_bytes)
     with ThreeFs(directory / "backing", directory / "mount", chunk_bytes=page_bytes) as fs:
         engine = UsrbioEngine(str(fs.mount), settings, client="own")
         bare = BareLoop(fs.iovs, settings, page_bytes, directory)
         fd = os.open(fs.mount / f"{uuid.uuid4()}", os.O_RDWR | os.O_CREAT)
+        chunk = np.random.default_rng(1).bytes(page_bytes)
+        for i in range(pages):
+            os.pwrite(fd, chunk, i * page_bytes)
+        fs.set(delay_ms=delay_ms)
         try:
-            return _in_turns(fs, engine, bare, fd, pages, page_bytes, times, delay_ms)
+            yield {
+                **_by_bare_loop(bare, os.fstat(fd).st_ino, pages, page_bytes),
+                **_by_engine(engine, fd, pages, page_bytes),
+            }
         finally:
             os.close(fd)
             bare.close()
             engine.close()
 
 
-def _in_turns(
-    fs: ThreeFs,
-    engine: UsrbioEngine,
-    bare: BareLoop,
-    fd: int,
-    pages: int,
-    page_bytes: int,
-    times: int,
-    delay_ms: float,
-) -> Figures:
-    chunk = np.random.default_rng(1).bytes(page_bytes)
-    for i in range(pages):
-        os.pwrite(fd, chunk, i * page_bytes)
-    inode = os.fstat(fd).st_ino
-    offsets = np.random.default_rng(2).permutation(pages).astype(np.int64) * page_bytes
-    fds = np.full(pages, fd, np.int32)
+def _scattered(pages: int, page_bytes: int) -> NDArray[np.int64]:
+    return np.random.default_rng(2).permutation(pages).astype(np.int64) * page_bytes
+
+
+def _by_bare_loop(bare: BareLoop, inode: int, pages: int, page_bytes: int) -> Ways:
+    offsets = _scattered(pages, page_bytes)
+    target = np.zeros(pages * page_bytes, np.uint8)
+
+    def read(into: np.ndarray | None) -> None:
+        assert bare.read(inode, offsets, into) == pages
+
+    return {BARE: partial(read, None), DELIVERED: partial(read, target)}
+
+
+def _by_engine(engine: UsrbioEngine, fd: int, pages: int, page_bytes: int) -> Ways:
+    offsets = _scattered(pages, page_bytes)
     _, foreign = memory(pages, [page_bytes])
     own = engine.allocate(pages * page_bytes)
     addresses = own.address + np.arange(pages, dtype=np.uint64) * np.uint64(page_bytes)
-    registered = Pages.from_pointers(
-        addresses, np.full(pages, page_bytes, np.uint64), pieces=1, keep=(own,)
-    )
+    sizes = np.full(pages, page_bytes, np.uint64)
+    registered = Pages.from_pointers(addresses, sizes, pieces=1, keep=(own,))
+    reads = [
+        ReadBatch(np.full(pages, fd, np.int32), offsets, target, digests(pages))
+        for target in (foreign, registered)
+    ]
+    writes = write_batch(fd, offsets.tolist(), foreign)
 
-    def by_engine(target: Pages) -> Callable[[], None]:
-        batch = ReadBatch(fds, offsets, target, digests(pages))
+    def read(batch: ReadBatch) -> None:
+        result = engine.read(batch, Deadline.after_ms(20_000))
+        assert (result.results == page_bytes).all()
 
-        def read() -> None:
-            result = engine.read(batch, Deadline.after_ms(20_000))
-            assert (result.results == page_bytes).all()
+    def write() -> None:
+        result = engine.write(writes, Deadline.after_ms(20_000))
+        assert (result.results == page_bytes).all()
 
-        return read
+    return {STAGED: partial(read, reads[0]), ZERO_COPY: partial(read, reads[1]), WRITE: write}
 
-    def by_bare_loop() -> None:
-        assert bare.read(inode, offsets) == pages
 
-    delivered = np.zeros(pages * page_bytes, np.uint8)
-
-    def by_bare_loop_with_delivery() -> None:
-        assert bare.read(inode, offsets, delivered) == pages
-
-    fs.set(delay_ms=delay_ms)
-    ways = (
-        by_bare_loop,
-        by_bare_loop_with_delivery,
-        by_engine(foreign),
-        by_engine(registered),
-    )
-    taken: list[list[float]] = [[] for _ in ways]
+def in_turns(ways: Ways, times: int) -> dict[str, float]:
+    """Milliseconds of a batch, the best of several taken in turns."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(times + 1):
-        for i in np.random.default_rng(turn).permutation(len(ways)).tolist():
+        for name in np.random.default_rng(turn).permutation(list(ways)).tolist():
             begin = time.perf_counter()
-            ways[i]()
-            taken[i].append((time.perf_counter() - begin) * 1e3)
-    return Figures(*(min(spent[1:]) for spent in taken))
+            ways[name]()
+            taken[name].append((time.perf_counter() - begin) * 1e3)
+    return {name: min(spent[1:]) for name, spent in taken.items()}
 
 
-def main() -> None:
-    """Print the ratios."""
-    out = sys.stdout
+@contextmanager
+def spinning() -> Iterator[None]:
+    """Beside a thread that is busy in Python."""
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _print_ratios() -> None:
     for page_bytes, delay_ms in ((64 << 10, 0), (1 << 20, 0), (1 << 20, 1), (1 << 20, 5)):
-        with tempfile.TemporaryDirectory() as directory:
-            f = measure(
-                Path(directory), pages=128, page_bytes=page_bytes, times=15, delay_ms=delay_ms
-            )
-        out.write(
-            f"128 pages of {page_bytes >> 10} KiB, {delay_ms} ms a job: bare {f.bare_ms:.1f} ms, "
-            f"with copy and checksum {f.delivered_ms:.1f} ms; the engine staged "
-            f"{f.staged_ms:.1f} ms (x{f.staged_ms / f.delivered_ms:.2f} of that), zero copy "
-            f"{f.zero_copy_ms:.1f} ms (x{f.zero_copy_ms / f.bare_ms:.2f} of bare)\n"
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            ways_to_move(
+                Path(directory), pages=128, page_bytes=page_bytes, delay_ms=delay_ms
+            ) as ways,
+        ):
+            ms = in_turns(ways, 15)
+        sys.stdout.write(
+            f"128 pages of {page_bytes >> 10} KiB, {delay_ms} ms a job: bare {ms[BARE]:.1f} ms, "
+            f"with copy and checksum {ms[DELIVERED]:.1f} ms; the engine staged "
+            f"{ms[STAGED]:.1f} ms (x{ms[STAGED] / ms[DELIVERED]:.2f} of that), zero copy "
+            f"{ms[ZERO_COPY]:.1f} ms (x{ms[ZERO_COPY] / ms[BARE]:.2f} of bare)\n"
         )
 
 
+def _print_beside_a_spinner() -> None:
+    for page_bytes in (64 << 10, 1 << 20):
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            ways_to_move(Path(directory), pages=128, page_bytes=page_bytes) as ways,
+        ):
+            alone = in_turns(ways, 25)
+            with spinning():
+                beside = in_turns(ways, 25)
+        sys.stdout.write(f"128 pages of {page_bytes >> 10} KiB, ms alone, beside a spinner\n")
+        for name in ways:
+            sys.stdout.write(
+                f"  {name:34} {alone[name]:6.1f} {beside[name]:6.1f} "
+                f"+{beside[name] - alone[name]:.1f}\n"
+            )
+
+
 if __name__ == "__main__":
-    main()
+    _print_beside_a_spinner() if "--spinner" in sys.argv else _print_ratios()

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hicache_backends.usrbio.engine import UsrbioEngine
 from tests.backends.io.batches import memory, read_batch, soon, write_batch
-from tests.backends.usrbio.bench import measure
+from tests.backends.usrbio.bench import DELIVERED, STAGED, in_turns, spinning, ways_to_move
 from tests.backends.usrbio.conftest import PAGE
 
 Opener = Callable[..., UsrbioEngine]
-
-
-@contextmanager
-def spinning() -> Iterator[None]:
-    stop = threading.Event()
-
-    def spin() -> None:
-        while not stop.is_set():
-            pass
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def best_ms(work: Callable[[], object], times: int = 9) -> float:
@@ -73,8 +54,9 @@ def test_the_engine_is_as_fast_as_a_bare_loop_that_does_the_same_work(tmp_path: 
     for attempt in range(8):  # other load weighs on one side of a run or the other
         directory = tmp_path / str(attempt)
         directory.mkdir()
-        figures = measure(directory, pages=32, page_bytes=1 << 20, times=25)
-        ratios.append(figures.staged_ms / figures.delivered_ms)
+        with ways_to_move(directory, pages=32, page_bytes=1 << 20) as ways:
+            ms = in_turns({name: ways[name] for name in (STAGED, DELIVERED)}, 25)
+        ratios.append(ms[STAGED] / ms[DELIVERED])
         if ratios[-1] < 1.15:
             return
     pytest.fail(f"times what the bare loop takes: {', '.join(f'{r:.2f}' for r in ratios)}")
