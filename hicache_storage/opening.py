@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hicache_backends.identity import Namespace
-from hicache_backends.segment.store import SegmentStore
 from hicache_backends.storage import PageEntry, PageStorage
 from hicache_backends.table import open_storage
 from hicache_storage.metrics import Metrics
@@ -82,7 +81,7 @@ def join_registry(
 
     Raises ConfigError, RegistryRefused.
     """
-    if not isinstance(storage, SegmentStore):
+    if not storage.stores:
         _log.info("the registry is not used: no other process reaches this storage's pages")
         return None
     # kvmanager.connect brings redis along: a process that works alone does without

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, StorageError
@@ -56,7 +56,7 @@ class Writer:
     def _set_chunk(
         self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
     ) -> list[Outcome]:
-        token, claims = self._claim(digests, deadline)
+        token, claims, absent = self._claim(digests, deadline)
         mine = [i for i, claim in enumerate(claims) if claim is Claim.GRANTED]
         outcomes = [
             BEING_WRITTEN if claim is Claim.ELSEWHERE else STORED_BY_OTHERS for claim in claims
@@ -73,54 +73,62 @@ class Writer:
         for i, outcome in zip(mine, written, strict=True):
             another = outcome.reason is Reason.BEING_WRITTEN
             outcomes[i] = BEING_WRITTEN if another else outcome
-        self._publish(chosen, their_parents, written, token, deadline)
+        if self._storage.capabilities.keyed:  # what others put there without telling is told by us
+            fresh = [outcome.ok and i in absent for i, outcome in zip(mine, written, strict=True)]
+        else:
+            fresh = [outcome.ok and not outcome.existed for outcome in written]
+        self._publish(chosen, their_parents, written, fresh, token, deadline)
         return outcomes
 
-    def _claim(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[bytes, list[Claim]]:
-        """Who may write what. Pages that are here already are put again: that touches them."""
+    def _claim(
+        self, digests: Sequence[bytes], deadline: Deadline
+    ) -> tuple[bytes, list[Claim], Collection[int]]:
+        """Who may write what, and which pages the own index lacks. Pages that are here already
+        are put again: that touches them."""
         everything = [Claim.GRANTED] * len(digests)
         if self._registry is None or not self._storage.capabilities.locations:
-            return b"", everything
+            return b"", everything, ()
         held = self._storage.contains(digests)
         absent = [i for i, here in enumerate(held) if not here]
         if not absent:
-            return b"", everything
+            return b"", everything, ()
         try:
             # half the time: the write must still fit in when the registry is stuck
             share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
             token, claims = self._registry.claim([digests[i] for i in absent], share)
         except RegistryError:
-            return b"", everything  # two copies of a page are a waste, not a fault
+            return b"", everything, absent  # two copies of a page are a waste, not a fault
         for i, claim in zip(absent, claims, strict=True):
             everything[i] = claim
-        return token, everything
+        return token, everything, absent
 
     def _publish(
         self,
         digests: list[bytes],
         parents: list[bytes],
         written: list[Outcome],
+        fresh: list[bool],
         token: bytes,
         deadline: Deadline,
     ) -> None:
         if self._registry is None:
             return
-        fresh = [
+        entries = [
             PageEntry(digest, parent, outcome.location)
-            for digest, parent, outcome in zip(digests, parents, written, strict=True)
-            if outcome.ok and not outcome.existed
+            for digest, parent, outcome, new in zip(digests, parents, written, fresh, strict=True)
+            if new and outcome.location
         ]
         failed = [d for d, outcome in zip(digests, written, strict=True) if not outcome.ok]
         if failed:
             self._abort(failed, token, deadline)
-        if not fresh:
+        if not entries:
             return
         try:
-            answers = self._registry.publish(fresh, token, _at_least(deadline, _LAST_WORD_MS))
+            answers = self._registry.publish(entries, token, _at_least(deadline, _LAST_WORD_MS))
         except RegistryError:
             return  # the session has journalled it
-        lost = [e.digest for e, a in zip(fresh, answers, strict=True) if a is Published.DUPLICATE]
-        if lost:
+        lost = [e.digest for e, a in zip(entries, answers, strict=True) if a is Published.DUPLICATE]
+        if lost and not self._storage.capabilities.keyed:
             self._storage.remove(lost)
 
     def _abort(self, digests: list[bytes], token: bytes, deadline: Deadline) -> None:

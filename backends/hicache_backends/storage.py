@@ -24,6 +24,7 @@ class Capabilities:
     zero_copy: bool = False  # reads and writes the caller's pieces without a copy of its own
     locations: bool = False  # pages are read by location; a registry can tell others where
     shared: bool = False  # several processes may reach the medium
+    keyed: bool = False  # a page has one place on the medium, whoever wrote it
     alignment: int = 1  # bytes; buffers and sizes that keep it are moved fastest
 
 
@@ -72,6 +73,16 @@ class PageStorage(ABC):
     def media(self) -> tuple[bytes, ...]:
         """Uuids of the media whose pages this process reads by location, nearest first."""
         return ()
+
+    @property
+    def stores(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The uuids of each store and of the medium it lies on; none where no other process can
+        reach the pages."""
+        return ()
+
+    def store_of(self, digest: bytes) -> bytes:
+        """The uuid of the store that a page of this digest would be put into."""
+        raise NotImplementedError(f"{type(self).__name__} has no stores that others reach")
 
     @abstractmethod
     def put(

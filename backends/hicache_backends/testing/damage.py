@@ -20,7 +20,8 @@ from hicache_backends.testing.canaries import (
 from hicache_backends.testing.medium import Medium
 from hicache_backends.testing.suite import Suite
 
-_FLAWS = (Reason.CHECKSUM, Reason.IO_ERROR, Reason.STALE_LOCATION)
+_FLAWS = (Reason.CHECKSUM, Reason.IO_ERROR, Reason.STALE_LOCATION, Reason.EVICTED)
+"""EVICTED: a medium that evicts by itself deletes pages without telling."""
 _BITS = [0, 7, PAGE_BYTES * 4 - 1, PAGE_BYTES * 4, PAGE_BYTES * 4 + 1, PAGE_BYTES * 8 - 1]
 
 
