@@ -1,0 +1,31 @@
+"""The readable identity beside the pages: written once, compared at every opening."""
+
+from __future__ import annotations
+
+import msgpack
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import IdentityMismatch
+from hicache_backends.identity import Namespace
+from hicache_backends.objects.store import ObjectStore
+
+
+def check_namespace(store: ObjectStore, namespace: Namespace, deadline: Deadline) -> None:
+    """Raises IdentityMismatch where another namespace lies in this one's place."""
+    key = f"{namespace.fingerprint.hex()}/namespace.msgpack"
+    found = store.read(key, deadline)
+    if found is None:
+        store.create(key, namespace.encode(), deadline)
+        found = store.read(key, deadline)
+    if found is None or not _is(found, namespace):
+        raise IdentityMismatch(
+            f"{store.name}: {key} is not the namespace whose fingerprint it lies under; remove "
+            "that folder or use another prefix"
+        )
+
+
+def _is(packed: bytes, namespace: Namespace) -> bool:
+    try:
+        return Namespace.decode(packed) == namespace
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return False
