@@ -46,6 +46,12 @@ class Backend:
     path_option: str = ""
 
 
+def _fsspec() -> Backend:
+    from hicache_backends.fsspec_store import FsspecOptions, open_fsspec
+
+    return Backend(FsspecOptions, open_fsspec, path_option="url")
+
+
 def _memory() -> Backend:
     from hicache_backends.memory import MemoryOptions, open_memory
 
@@ -59,6 +65,7 @@ def _nvme() -> Backend:
 
 
 _TABLE: Mapping[str, tuple[Callable[[], Backend], str]] = {
+    "fsspec": (_fsspec, "fsspec"),
     "memory": (_memory, ""),
     "nvme": (_nvme, ""),
 }
@@ -188,6 +195,7 @@ def _converted(value: object, hint: Any, field: str, name: str) -> object:
         return parse_size(value, name=name)
     if typing.get_origin(kind) is tuple:
         return _strings(value, name)
+    kind = typing.get_origin(kind) or kind
     if kind is not str and isinstance(value, str):
         value = _read(value, kind)
     if kind is float and type(value) is int:
@@ -197,10 +205,18 @@ def _converted(value: object, hint: Any, field: str, name: str) -> object:
     return value
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    dict: "a table",
+}
 
 
 def _read(text: str, kind: type) -> object:
+    if kind is dict:
+        return text
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     try:

@@ -129,7 +129,16 @@ class ThreeFsSection(SegmentSection):
     )
 
 
-class MooncakeSection(TransferSection):
+class ObjectSection(TransferSection):
+    """What the backends over objects take."""
+
+    capacity: Size | None = Field(
+        default=None,
+        description="Bytes kept of the pages that this process wrote; None: what the store takes",
+    )
+
+
+class MooncakeSection(ObjectSection):
     """A Mooncake store."""
 
     master: str | None = Field(default=None, min_length=1, description="host:port of the master")
@@ -142,7 +151,7 @@ class MooncakeSection(TransferSection):
     )
 
 
-class FsspecSection(TransferSection):
+class FsspecSection(ObjectSection):
     """Any fsspec file system."""
 
     url: str | None = Field(
@@ -154,6 +163,7 @@ class FsspecSection(TransferSection):
     options: dict[str, Any] = Field(
         default_factory=dict, repr=False, description="Arguments of the fsspec file system"
     )
+    concurrency: Count = Field(default=64, description="Objects moved at once by one call")
 
 
 class CustomSection(BackendSection):

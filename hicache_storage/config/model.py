@@ -110,6 +110,11 @@ class Config(Section):
                     "section nvme or in HICACHE_STORAGE_NVME__PATH"
                 )
             given["paths"] = paths or (path,)
+        if isinstance(section, FsspecSection) and section.url is None:
+            raise ConfigError(
+                'fsspec.url is missing: where the pages go, such as "s3://bucket/prefix", as '
+                '"url" in the section fsspec or in HICACHE_STORAGE_FSSPEC__URL'
+            )
         return given
 
     def registry_endpoint(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hicache_backends.errors import ConfigError
+from hicache_backends.fsspec_store import FsspecOptions
 from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.table import backend_names, build_options
@@ -512,7 +513,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "protocol": "rdma",
         "device": "mlx5_0",
     },
-    "fsspec": {"url": "s3://b", "options": {"anon": True}},
+    "fsspec": {"url": "s3://b", "options": {"anon": True}, "concurrency": 65},
     "memory": {},
     "global_kvmanager": {
         "enabled": True,
@@ -585,6 +586,7 @@ def test_every_option_reaches_its_destination(
     base: dict[str, Any] = {
         "storage": {"backend": backend},
         "nvme": {"path": "/kv", "page_size": 64},
+        "fsspec": {"url": "memory://kv"},
         "identity": dict(IDENTITY),
         "global_kvmanager": {"endpoint": "unix:///run/kv.sock"},
     }
@@ -634,7 +636,7 @@ def test_the_access_log_has_a_key_for_each_option_and_its_default(tmp_path: Path
 
 
 def test_a_backend_that_is_not_there_yet_says_so() -> None:
-    with pytest.raises(ConfigError, match="'3fs' is not in this version; there are memory, nvme"):
+    with pytest.raises(ConfigError, match="'3fs' is not in this version; there are .*memory, nvme"):
         load(FLAT).storage_options()
 
 
@@ -659,6 +661,16 @@ def test_a_backend_of_another_distribution_takes_its_own_keys(
 def test_a_missing_path_says_where_to_put_it() -> None:
     with pytest.raises(ConfigError, match="HICACHE_STORAGE_NVME__PATH"):
         load().storage_options()
+    with pytest.raises(ConfigError, match="HICACHE_STORAGE_FSSPEC__URL"):
+        load({"storage_backend": "fsspec"}).storage_options()
+
+
+def test_every_option_of_the_fsspec_backend_has_a_key_and_its_default() -> None:
+    config = load({"storage_backend": "fsspec", "fsspec": {"url": "memory://kv"}})
+    given = config.storage_options()
+    assert build_options(FsspecOptions, given, "fsspec") == FsspecOptions("memory://kv")
+    fields = {field.name.removesuffix("_bytes") for field in dataclasses.fields(FsspecOptions)}
+    assert fields == {key.removesuffix("_bytes") for key in given}
 
 
 # -- other forms
