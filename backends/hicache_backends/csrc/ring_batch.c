@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "ring_batch.h"
 
-#include "crc32c.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-
-enum { CACHE_BYTES = 64 << 10 }; /* copied and checksummed in one go */
 
 /* What one operation moves of a page, or of a run of records. */
 struct part {
@@ -127,11 +125,15 @@ static void copy_part(const struct transfer *t, const struct part *part, uint8_t
     for (; at >= piece->iov_len; piece++)
         at -= piece->iov_len;
     while (bytes) {
-        size_t size = least(least(piece->iov_len - at, CACHE_BYTES), bytes);
+        size_t size = least(piece->iov_len - at, bytes);
         uint8_t *in_page = (uint8_t *)piece->iov_base + at;
-        memcpy(t->writing ? block : in_page, t->writing ? in_page : block, size);
-        if (sum)
-            page_sum_add(sum, t->writing ? block : in_page, size);
+        uint8_t *to = t->writing ? block : in_page, *from = t->writing ? in_page : block;
+        if (!sum)
+            memcpy(to, from, size);
+        else if (t->writing)
+            copy_and_sum(to, from, size, sum); /* the daemon reads it next */
+        else
+            stream_and_sum(to, from, size, sum);
         block += size;
         bytes -= size;
         at += size;

@@ -40,8 +40,10 @@ int64_t bare_read(uint8_t *shared, uint32_t entries, uint32_t burst, sem_t *subm
     for (uint32_t i = 0; i < entries; i++)
         free_slots[free_count++] = (int32_t)i;
     for (uint64_t next = 0, done = 0; done < count;) {
-        int32_t head = marks[0];
+        int32_t head = marks[0], taken = __atomic_load_n(&marks[1], __ATOMIC_ACQUIRE);
         for (sent = 0; next < count && free_count && sent < burst; next++, sent++) {
+            if ((head + 1) % (int32_t)n == taken) /* a cell may be in use after its slot was */
+                break;
             int32_t slot = free_slots[--free_count];
             struct arguments *a = &arguments[slot];
             memcpy(a->buffer, uuid, 16);

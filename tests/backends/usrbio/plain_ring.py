@@ -102,11 +102,10 @@ class PlainRing:
             at = 16 + 80 * self._cells + 16 * self._taken
             index, userdata = struct.unpack("=i4xQ", self.shared[at : at + 16].tobytes())
             start = 16 + 56 * index
-            name, buffer_offset, inode, offset, size, again = _ARGUMENTS.unpack(
+            name, buffer_offset, inode, offset, size, _ = _ARGUMENTS.unpack(
                 self.shared[start : start + 56].tobytes()
             )
             assert name == self.uuid or buffer_offset < 1 << 32
-            assert again == userdata
             jobs.append(Job(index, userdata, buffer_offset, inode, offset, size))
             self._taken = (self._taken + 1) % self._cells
         header[1] = self._taken
