@@ -33,13 +33,24 @@ class StoredPage:
     at: int
     length: int
 
+    def read(self) -> bytes:
+        with self.data.open("rb") as file:
+            file.seek(self.at)
+            return file.read(self.length)
+
+    def write(self, content: bytes) -> None:
+        with self.data.open("r+b") as file:
+            file.seek(self.at)
+            file.write(content)
+
 
 def slot_bytes(page_bytes: int) -> int:
     return -(-page_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
-def stored_pages(root: Path, namespace: Namespace) -> Iterator[StoredPage]:
-    """Every valid record of every store of the namespace below `root`."""
+def stored_pages(root: Path, namespace: Namespace, slot: int | None = None) -> Iterator[StoredPage]:
+    """Every valid record of every store of the namespace below `root`, whose slots have `slot`
+    bytes; None: those of a local disk."""
     for index in sorted(root.glob(f"{namespace.fingerprint.hex()}/*/seg-*.index")):
         raw = index.read_bytes()
         for at in range(0, len(raw) - RECORD_BYTES + 1, RECORD_BYTES):
@@ -47,14 +58,14 @@ def stored_pages(root: Path, namespace: Namespace) -> Iterator[StoredPage]:
             length, _, crc, _ = _TAIL.unpack(record[48:])
             if not length or crc32c(record[:56]) != crc:
                 continue
-            slot = at // RECORD_BYTES
+            each = slot or slot_bytes(namespace.page_bytes)
             yield StoredPage(
                 record[:16],
                 _GENERATION.unpack(record[32:40])[0],
                 index,
                 at,
                 index.with_suffix(".data"),
-                slot * slot_bytes(namespace.page_bytes),
+                at // RECORD_BYTES * each,
                 length,
             )
 
@@ -96,13 +107,13 @@ class NvmeMedium(Medium):
 
     def delete(self, namespace: Namespace, digest: bytes) -> None:
         page = self.pages(namespace)[digest]
-        _write(page, bytes(page.length))
+        page.write(bytes(page.length))
 
     def swap(self, namespace: Namespace, first: bytes, second: bytes) -> None:
         pages = self.pages(namespace)
-        a, b = _read(pages[first]), _read(pages[second])
-        _write(pages[first], b)
-        _write(pages[second], a)
+        a, b = pages[first].read(), pages[second].read()
+        pages[first].write(b)
+        pages[second].write(a)
 
 
 def flip_bit(path: Path, bit: int) -> None:
@@ -112,15 +123,3 @@ def flip_bit(path: Path, bit: int) -> None:
         byte = file.read(1)[0]
         file.seek(bit // 8)
         file.write(bytes([byte ^ 1 << bit % 8]))
-
-
-def _read(page: StoredPage) -> bytes:
-    with page.data.open("rb") as file:
-        file.seek(page.at)
-        return file.read(page.length)
-
-
-def _write(page: StoredPage, content: bytes) -> None:
-    with page.data.open("r+b") as file:
-        file.seek(page.at)
-        file.write(content)

@@ -8,9 +8,10 @@ import resource
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hicache_backends.deadline import Deadline
 from hicache_backends.segment.plain import open_plain
 
 _IDLE_S = 60.0
@@ -38,24 +39,24 @@ class Descriptors:
         self._files: OrderedDict[tuple[str, int], _File] = OrderedDict()
         self._lock = threading.Lock()
 
-    def lease(self) -> Lease:
+    def lease(self, deadline: Deadline) -> Lease:
         """What a call opens its files with."""
-        return Lease(self)
+        return Lease(self, deadline)
 
-    def acquire(self, path: str, flags: int) -> _File:
+    def acquire(self, path: str, flags: int, deadline: Deadline) -> _File:
         """The file, open until it is released as often. Raises OSError."""
         key = (path, flags)
         with self._lock:
             if file := self._use(key):
                 return file
-        fd = open_plain(path, flags)  # outside the lock: it may take long
+        fd = self.open(path, flags, deadline)  # outside the lock: it may take long
         with self._lock:
             if file := self._use(key):
                 surplus = [fd]
             else:
                 file = self._files[key] = _File(fd, 1, time.monotonic())
                 surplus = self._surplus()
-        _close(surplus)
+        self.shut(surplus)
         return file
 
     def release(self, files: Iterable[_File]) -> None:
@@ -67,21 +68,38 @@ class Descriptors:
                 if file.forgotten and not file.uses:
                     surplus.append(file.fd)
             surplus += self._surplus()
-        _close(surplus)
+        self.shut(surplus)
 
-    def forget(self, path: str) -> None:
-        """Open this path anew from now on; what is in use is closed when its last use ends."""
+    def open(self, path: str, flags: int, deadline: Deadline) -> int:
+        """A descriptor of a regular file. Raises OSError."""
+        return open_plain(path, flags)
+
+    def is_deleted(self, fd: int) -> bool:
+        """Whether the file has no name any more."""
+        return not os.fstat(fd).st_nlink
+
+    def shut(self, fds: Sequence[int]) -> None:
+        """Close descriptors."""
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def forget(self, path: str | None = None) -> None:
+        """Open this path, or every one, anew from now on; what is in use is closed when its last
+        use ends."""
         with self._lock:
-            files = [self._files.pop(key) for key in list(self._files) if key[0] == path]
+            files = [
+                self._files.pop(key) for key in list(self._files) if path is None or key[0] == path
+            ]
             for file in files:
                 file.forgotten = True
             fds = [file.fd for file in files if not file.uses]
-        _close(fds)
+        self.shut(fds)
 
     def close(self) -> None:
         """Close everything; no call is in flight, or this is the child of a fork."""
         files, self._files = self._files, OrderedDict()
-        _close([file.fd for file in files.values()])
+        self.shut([file.fd for file in files.values()])
 
     def __len__(self) -> int:
         return len(self._files)
@@ -110,21 +128,22 @@ class Descriptors:
 class Lease:
     """The files of one call."""
 
-    def __init__(self, descriptors: Descriptors) -> None:
+    def __init__(self, descriptors: Descriptors, deadline: Deadline) -> None:
         self._descriptors = descriptors
+        self._deadline = deadline
         self._open: dict[tuple[str, int], _File] = {}
 
     def fd(self, path: str, flags: int) -> int:
         """An open descriptor, good until the lease ends. Raises OSError."""
         file = self._open.get((path, flags))
         if file is None:
-            file = self._open[path, flags] = self._descriptors.acquire(path, flags)
+            file = self._open[path, flags] = self._descriptors.acquire(path, flags, self._deadline)
         return file.fd
 
     def has_lost(self, path: str) -> bool:
         """Whether this path was deleted since it was opened; then it is opened anew next time."""
         fds = [file.fd for (name, _), file in self._open.items() if name == path]
-        lost = any(not os.fstat(fd).st_nlink for fd in fds)
+        lost = any(map(self._descriptors.is_deleted, fds))
         if lost:
             self._descriptors.forget(path)
         return lost
@@ -133,9 +152,3 @@ class Lease:
         """Give all files back."""
         self._descriptors.release(self._open.values())
         self._open = {}
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)

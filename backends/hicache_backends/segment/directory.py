@@ -24,13 +24,15 @@ NAMESPACE_BYTES = 1 << 16
 
 class StoreDirectory(ABC):
     """A store that this process has open, and what its `owner` file says: how often it was
-    opened, the slots of each segment by number, the number of the next segment."""
+    opened, the slots of each segment by number, the number of the next segment.
+    `adopted_pages`: in stores that this process has taken over."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.boots = 0
         self.slots: dict[int, int] = {}
         self.next_number = 1
+        self.adopted_pages = 0
 
     @property
     def uuid(self) -> bytes:

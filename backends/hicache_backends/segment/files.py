@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hicache_backends.deadline import Deadline
+from hicache_backends.io.engine import IoResult
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.segment.segment import Segment
@@ -26,9 +28,9 @@ class CallFiles:
     A file that cannot be opened counts as an operation that failed with that errno.
     """
 
-    def __init__(self, state: StoreState) -> None:
+    def __init__(self, state: StoreState, deadline: Deadline) -> None:
         self._state = state
-        self._lease = state.files.lease()
+        self._lease = state.files.lease(deadline)
         self._errnos: dict[Segment, int] = {}
         self.threads = 1
 
@@ -64,6 +66,8 @@ class CallFiles:
                 -self._errnos[segment] if segment in self._errnos else count
                 for segment, count in zip(segments, moved, strict=True)
             ]
+        if min(moved) < 0 and not self._state.filing.passing.isdisjoint({-n for n in moved}):
+            self._state.files.forget()
         dead = self._state.dead  # their files are meant to be gone
         for volume in self._state.volumes:
             if volume.failures or min(moved) < 0:
@@ -98,6 +102,11 @@ def bad_spots(results: Sequence[int]) -> set[int]:
     if max(results, default=-1) < 0:
         return set()
     return {i for i, moved in enumerate(results) if -moved in _BAD_PLACE}
+
+
+def failed_as(number: int, count: int) -> IoResult:
+    """Of a call that the engine did not carry out."""
+    return IoResult(np.full(count, -number, np.int64), np.zeros(count, np.uint64))
 
 
 def failure(number: int) -> Outcome:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.io.engine import RecordRuns
 from hicache_backends.segment.descriptors import Descriptors
 from hicache_backends.segment.format import RECORD_BYTES
 from hicache_backends.segment.local_medium import LocalMedium
@@ -24,6 +28,8 @@ from hicache_backends.segment.segment import (
     slot_bytes,
     zero_records,
 )
+
+_T = TypeVar("_T")
 
 
 class Contents(NamedTuple):
@@ -81,17 +87,43 @@ class Filing(ABC):
         """Remove both files, if they are there."""
 
     @abstractmethod
-    def read(self, directory: str, number: int) -> Contents:
+    def read(self, directory: str, number: int, *, own: bool = True) -> Contents:
         """What a segment holds. Torn records, those of other pages, and those of slots beyond the
-        end of a file are passed over."""
+        end of a file are passed over. `own`: its records are going to be changed."""
 
     @abstractmethod
     def zero(self, segment: Segment, slots: Sequence[int]) -> None:
         """Wipe the records of these slots, given in order."""
 
-    def is_in_doubt(self, segment: Segment) -> bool:
-        """Whether a write to the segment that was given up may still happen."""
-        return False
+    def spend(self, segment: Segment, slots: Sequence[int]) -> None:
+        """Wipe the records of these slots, given in order, and give their space back: they are not
+        used again."""
+        self.zero(segment, slots)
+
+    def recording(
+        self, places: Sequence[tuple[Segment, int]], index_fds: Sequence[int], deadline: Deadline
+    ) -> AbstractContextManager[RecordRuns | None]:
+        """Around the write of pages in these slots of segments: how their records go out. ETIMEDOUT
+        where that has to wait for other calls until the deadline."""
+        return contextlib.nullcontext()
+
+    def settle(self, segments: Sequence[Segment], results: Sequence[int]) -> None:
+        """How the write of each page went: bytes, or -errno."""
+        return
+
+    def in_doubt(self) -> frozenset[Segment]:
+        """Segments to which a write that was given up may still happen: nothing new goes there."""
+        return frozenset()
+
+    def run(self, work: Callable[[], _T], deadline: Deadline) -> _T:
+        """Do what may wait for the file system. ETIMEDOUT at the deadline, where the file system
+        may hang; it is then done later."""
+        return work()
+
+    def mark_used(self, directory: str) -> None:
+        """Keep a store of another process from counting as long unused."""
+        with contextlib.suppress(OSError):
+            os.utime(f"{directory}/owner", follow_symlinks=False)
 
 
 class PlainFiling(Filing):
@@ -117,7 +149,7 @@ class PlainFiling(Filing):
     def delete(self, directory: str, number: int) -> None:
         delete_segment(directory, number)
 
-    def read(self, directory: str, number: int) -> Contents:
+    def read(self, directory: str, number: int, *, own: bool = True) -> Contents:
         return Contents(*read_segment(directory, number, self.page_bytes))
 
     def zero(self, segment: Segment, slots: Sequence[int]) -> None:

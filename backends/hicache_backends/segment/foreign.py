@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import time
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache_backends.segment.filing import Filing
 from hicache_backends.segment.format import Location
 from hicache_backends.segment.segment import Segment
 
@@ -62,6 +62,15 @@ class ForeignIndex:
         segment = self._segments[bisect_right(self._first_rows, row) - 1]
         return Source(segment, self._slots[row], self._generations[row], self._checksums[row])
 
+    def forget_segment(self, directory: str, number: int) -> None:
+        """None of the pages of a segment is there any more."""
+        for at, segment in enumerate(self._segments):
+            if (segment.directory, segment.number) == (directory, number):
+                ends = [*self._first_rows[1:], len(self._slots)]
+                gone = range(self._first_rows[at], ends[at])
+                for digest in [d for d, row in list(self.rows.items()) if row in gone]:
+                    self.rows.pop(digest, None)
+
     def forget(self, digests: Sequence[bytes]) -> None:
         """These pages are not there."""
         if self.rows:
@@ -73,9 +82,10 @@ class Neighbours:
     """Stores of the same namespace on the roots, by uuid. Nothing else of a location becomes
     part of a path."""
 
-    def __init__(self, namespace: str, page_bytes: int) -> None:
+    def __init__(self, namespace: str, page_bytes: int, filing: Filing) -> None:
         self._namespace = namespace
         self._page_bytes = page_bytes
+        self._filing = filing
         self._segments: dict[tuple[bytes, int], Segment] = {}
         self._marked_s: dict[str, float] = {}
 
@@ -99,14 +109,13 @@ class Neighbours:
         for directory in {source.segment.directory for source in sources}:
             if now_s - self._marked_s.get(directory, -_MARK_S) >= _MARK_S:
                 self._marked_s[directory] = now_s
-                with contextlib.suppress(OSError):
-                    os.utime(f"{directory}/owner", follow_symlinks=False)
+                self._filing.mark_used(directory)
 
     def _locate(self, place: Location, roots: Sequence[str]) -> Segment | None:
         for number, root in enumerate(roots):
             directory = f"{root}/{self._namespace}/{place.store.hex()}"
             segment = Segment(number, place.store, directory, place.segment, 0, own=False)
-            if os.access(segment.data_path, os.R_OK):
+            if len(roots) == 1 or os.access(segment.data_path, os.R_OK):
                 if len(self._segments) >= _MAX_SEGMENTS:
                     self._segments.clear()
                 self._segments[place.store, place.segment] = segment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class Medium(ABC):
         self.root = root
         self.uuid = b""
         self.reclaimed_segments = 0
+        self.on_reclaim: Callable[[str, int], None] = lambda directory, number: None
+        """Told of each segment of another's store that was deleted for space."""
 
     @abstractmethod
     def open_store(self, namespace: Namespace, deadline: Deadline) -> StoreDirectory:
@@ -38,6 +41,11 @@ class Medium(ABC):
         self, namespace: Namespace, lost: StoreDirectory, deadline: Deadline
     ) -> StoreDirectory:
         """An empty store for one that was deleted from outside, or all of the root was."""
+
+    def adopt(self, namespace: Namespace, deadline: Deadline) -> list[str]:
+        """The directories of stores that this process takes over from others which are gone, to
+        read and to delete what is there, but not to write to."""
+        return []
 
     @abstractmethod
     def abandoned(self, namespace: Namespace, deadline: Deadline) -> list[str]:

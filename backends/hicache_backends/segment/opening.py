@@ -106,6 +106,8 @@ def _open_root(state: StoreState, root: str, deadline: Deadline) -> list[_Found]
             medium.recount(deadline)
         found = list(_segments(state, volume, volume.store.path))
         volume.store.slots = {each.segment.number: each.segment.slots for each in found}
+        for path in medium.adopt(state.namespace, deadline):
+            found += _segments(state, volume, path, sealed=True)
         newest = (int(each.records["generation"].max(initial=0)) for each in found)
         volume.store.boots = 1 + max([volume.store.boots, *(n >> _BOOT_SHIFT for n in newest)])
         volume.store.sign()
@@ -143,7 +145,10 @@ def _load_own(state: StoreState, found: list[_Found]) -> None:
     first = 0
     for segment in state.table:
         unused = np.flatnonzero(free[first : first + segment.slots])[::-1] + first
-        state.volumes[segment.volume].free.frombytes(unused.astype(np.int32).tobytes())
+        if segment.sealed:
+            state.seal(segment, segment.slots - len(unused))
+        else:
+            state.volumes[segment.volume].free.frombytes(unused.astype(np.int32).tobytes())
         first += segment.slots
     boots = max(volume.store.boots for volume in state.volumes)
     state.generation = boots << _BOOT_SHIFT
@@ -154,6 +159,7 @@ def _load_foreign(state: StoreState, deadline: Deadline) -> ForeignIndex:
     time have taken theirs over by now."""
     foreign = ForeignIndex()
     for volume in state.volumes:
+        volume.medium.on_reclaim = foreign.forget_segment
         try:
             for path in volume.medium.abandoned(state.namespace, deadline):
                 for found in _segments(state, volume, path, own=False):
@@ -164,17 +170,17 @@ def _load_foreign(state: StoreState, deadline: Deadline) -> ForeignIndex:
 
 
 def _segments(
-    state: StoreState, volume: Volume, path: str, *, own: bool = True
+    state: StoreState, volume: Volume, path: str, *, own: bool = True, sealed: bool = False
 ) -> Iterator[_Found]:
     """What each segment of a store holds. Files may go meanwhile. Raises OSError."""
     store = bytes.fromhex(Path(path).name)
     for number in sorted({number for number, _ in segment_files(path)}):
         try:
-            count, slots, records = state.filing.read(path, number)
+            count, slots, records = state.filing.read(path, number, own=own)
         except (FileNotFoundError, NotPlain):
             continue
         if count:
-            segment = Segment(volume.number, store, path, number, count, own)
+            segment = Segment(volume.number, store, path, number, count, own, sealed)
             yield _Found(segment, slots, records)
 
 

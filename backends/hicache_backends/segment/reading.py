@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageUnavailable
 from hicache_backends.io.engine import ReadBatch
 from hicache_backends.outcomes import (
     BAD_CHECKSUM,
@@ -22,7 +24,7 @@ from hicache_backends.outcomes import (
 )
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Flight
-from hicache_backends.segment.files import CallFiles, bad_spots, failure
+from hicache_backends.segment.files import CallFiles, bad_spots, failed_as, failure
 from hicache_backends.segment.foreign import ForeignIndex, Neighbours, Source
 from hicache_backends.segment.format import RECORD, RECORD_BYTES
 from hicache_backends.segment.staging import always
@@ -102,7 +104,7 @@ class Reading:
         self._sources = sources
         self._deadline = deadline
         self._flight = flight
-        self._files = CallFiles(reader.state)
+        self._files = CallFiles(reader.state, deadline)
 
     def run(self, pages: Pages, in_time: Callable[[], bool] = always) -> list[Outcome]:
         """Read into `pages`, one outcome each. Ends the call."""
@@ -130,7 +132,10 @@ class Reading:
             pages,
             b"".join(self._digests),
         )
-        io = self._state.engine.read(batch, self._deadline, threads=self._files.threads)
+        try:
+            io = self._state.engine.read(batch, self._deadline, threads=self._files.threads)
+        except StorageUnavailable:
+            io = failed_as(errno.ENOTCONN, len(segments))
         return self._files.results(segments, io.results.tolist()), io.checksums.tolist()
 
     def _judge(self, results: list[int], checksums: list[int]) -> list[Outcome]:
@@ -208,5 +213,6 @@ class Reading:
                 Pages.from_buffers(buffers, writable=True),
                 b"".join(self._digests[i] for i in rows),
             )
-            self._state.engine.read(batch, self._deadline)
+            with contextlib.suppress(StorageUnavailable):
+                self._state.engine.read(batch, self._deadline)
         return records

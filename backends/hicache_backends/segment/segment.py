@@ -25,7 +25,8 @@ _NAME = re.compile(r"seg-([0-9]{6,10})\.(?:data|index)")
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """One segment of a store. `volume`: which of the roots it lies on. `own`: of this process's
-    store, so that it is written to as well."""
+    store, so that it is written to as well. `sealed`: of a store that this process has taken over
+    to read and to delete what is there, but never writes pages to."""
 
     volume: int
     store: bytes
@@ -33,6 +34,7 @@ class Segment:
     number: int
     slots: int
     own: bool = True
+    sealed: bool = False
 
     @property
     def data_path(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -40,7 +41,7 @@ class Space:
                 break
             if self._grow(self._state.volumes, deadline):
                 continue
-            if all(volume.blocked or volume.failed for volume in self._state.volumes):
+            if all(map(self._is_blocked, self._state.volumes)) or self._state.filing.in_doubt():
                 break  # what is evicted now would be lost for nothing
             evicted, kept = self._evict(min(max(missing, 2 * refused), _MAX_VICTIMS), deadline)
             refused += kept
@@ -77,8 +78,17 @@ class Space:
         return missing
 
     @staticmethod
-    def _move(volume: Volume, pool: list[int], most: int) -> int:
+    def _is_blocked(volume: Volume) -> bool:
+        return volume.blocked or bool(volume.failed)
+
+    def _move(self, volume: Volume, pool: list[int], most: int) -> int:
         count = 0 if volume.failed else max(0, min(most, len(volume.free)))
+        if count and (doubtful := self._state.filing.in_doubt()):
+            place = self._state.table.place
+            kept = [slot for slot in volume.free if place(slot)[0] in doubtful]
+            usable = [slot for slot in volume.free if place(slot)[0] not in doubtful]
+            volume.free = array("i", kept + usable)
+            count = min(count, len(usable))
         start = len(volume.free) - count
         pool.extend(volume.free[start:])
         del volume.free[start:]
@@ -91,6 +101,12 @@ class Space:
     def _extend(self, volume: Volume, deadline: Deadline) -> bool:
         if volume.failed and not volume.deleted:
             return False
+        try:
+            return self._state.filing.run(lambda: self._make_segment(volume, deadline), deadline)
+        except TimeoutError:
+            return False  # a later call finds the segment
+
+    def _make_segment(self, volume: Volume, deadline: Deadline) -> bool:
         if not volume.growing.acquire(timeout=deadline.remaining_ms() / 1000):
             return False
         try:
@@ -134,6 +150,7 @@ class Space:
         finally:
             with state.lock:
                 went = self._settle(pages, may_go)
+            state.give_back()
         return went, len(pages) - went
 
     def _settle(self, pages: list[PageName], may_go: list[bool]) -> int:

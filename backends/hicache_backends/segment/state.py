@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from array import array
 from collections import Counter
@@ -56,6 +57,8 @@ class StoreState:
     dead: set[Segment] = field(default_factory=set)
     generation: int = 0
     lost_roots: tuple[str, ...] = ()
+    spent: list[int] = field(default_factory=list)
+    _left: dict[Segment, int] = field(default_factory=dict)
     keeper: Keeper | None = None
 
     def __post_init__(self) -> None:
@@ -110,13 +113,43 @@ class StoreState:
         """End the use of these slots; those whose pages left meanwhile are free."""
         with self.lock:
             self.free(self.index.unpin(slots))
+        self.give_back()
 
     def free(self, slots: Sequence[int]) -> None:
         """No page is in these slots any more; under the lock."""
         for slot in sorted(slots, reverse=True):
             segment, _ = self.table.place(slot)
-            if segment not in self.dead:
+            if segment.sealed:
+                self.spent.append(slot)
+            elif segment not in self.dead:
                 self.volumes[segment.volume].free.append(slot)
+
+    def seal(self, segment: Segment, pages: int) -> None:
+        """A segment with so many pages was taken over."""
+        self._left[segment] = pages
+        self.volumes[segment.volume].store.adopted_pages += pages
+
+    def give_back(self) -> None:
+        """Give the space of spent slots back, and delete sealed segments that are empty."""
+        if not self.spent:
+            return
+        with self.lock:
+            slots, self.spent = self.spent, []
+            places: dict[Segment, list[int]] = {}
+            for slot in slots:
+                segment, within = self.table.place(slot)
+                if segment not in self.dead:
+                    places.setdefault(segment, []).append(within)
+                    self._left[segment] -= 1
+                    self.volumes[segment.volume].store.adopted_pages -= 1
+        for segment, withins in places.items():
+            if self._left[segment]:
+                with contextlib.suppress(OSError):  # then a later process finds a page that is bad
+                    self.filing.spend(segment, sorted(withins))
+            else:
+                self.forget_segment(segment)
+                with contextlib.suppress(OSError):
+                    self.filing.delete(segment.directory, segment.number)
 
     def discard(self, pages: Sequence[PageName], *, retire: bool = False) -> dict[bytes, OSError]:
         """Forget pages, on the medium too, and tell the keeper. The digests whose records could
@@ -141,7 +174,7 @@ class StoreState:
 
     def oldest_segment(self, volume: Volume) -> Segment | None:
         """The segment on a root that holds the page which is next to go, if one does."""
-        segments = self.segments_of(volume)
+        segments = [segment for segment in self.segments_of(volume) if not segment.sealed]
         with self.lock:
             slot = self.index.policy.oldest
         wanted = self.table.place(slot)[0] if slot is not None else None

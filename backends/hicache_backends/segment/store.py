@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +19,7 @@ from hicache_backends.segment.opening import SegmentOptions, open_state
 from hicache_backends.segment.reading import Reader, Reading
 from hicache_backends.segment.space import Space
 from hicache_backends.segment.staging import Mover, Staged, ZeroCopy
+from hicache_backends.segment.volume import Volume
 from hicache_backends.segment.writing import Writing
 from hicache_backends.storage import (
     ROOT,
@@ -53,7 +55,7 @@ class SegmentStore(PageStorage):
         self._options = options
         self._shared = shared
         self._foreign = foreign
-        neighbours = Neighbours(namespace.fingerprint.hex(), namespace.page_bytes)
+        neighbours = Neighbours(namespace.fingerprint.hex(), namespace.page_bytes, filing)
         self._reader = Reader(self._state, foreign, neighbours)
         self._space = Space(self._state, options.segment_bytes)
         self._mover: Mover = Staged(engine) if options.staged else ZeroCopy()
@@ -185,8 +187,12 @@ class SegmentStore(PageStorage):
                 self._released = True
                 self._state.files.close()
                 for volume in self._state.volumes:
-                    volume.close(clean=True)
+                    self._sign_off(volume, timeout_ms)
         return True
+
+    def _sign_off(self, volume: Volume, timeout_ms: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            self._state.filing.run(lambda: volume.close(clean=True), Deadline.after_ms(timeout_ms))
 
     def abandon(self) -> None:
         """In a forked child: let go of the files, so that their locks die with the parent."""

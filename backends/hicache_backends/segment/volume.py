@@ -91,7 +91,7 @@ class Volume:
     def note(self, errnos: Sequence[int], what: str = "I/O fails") -> None:
         """How the operations of one call went on the root: errno of each, 0 for success."""
         if not _FULL.isdisjoint(errnos):
-            self.blocked = not self._takes_writes()
+            self.blocked = not self._still_takes_writes()
         harmless = _HARMLESS | self.filing.passing
         failures = [number for number in errnos if number not in harmless]
         if len(failures) < len(errnos):
@@ -175,6 +175,12 @@ class Volume:
         if works:
             _log.warning("%s works again", self.medium.root)
             self.failures, self.failed = 0, ""
+
+    def _still_takes_writes(self) -> bool:
+        try:
+            return self.filing.run(self._takes_writes, Deadline.after_ms(_LOCK_MS))
+        except TimeoutError:
+            return False
 
     def _takes_writes(self) -> bool:
         """Whether what is allocated can be overwritten."""

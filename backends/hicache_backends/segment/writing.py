@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.io.engine import WriteBatch
+from hicache_backends.errors import StorageUnavailable
+from hicache_backends.io.engine import IoResult, WriteBatch
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Flight
-from hicache_backends.segment.files import CallFiles, bad_spots, failure
+from hicache_backends.segment.files import CallFiles, bad_spots, failed_as, failure
 from hicache_backends.segment.format import RECORD_BYTES
+from hicache_backends.segment.segment import Segment
 from hicache_backends.segment.space import Space
 from hicache_backends.segment.staging import always
 from hicache_backends.segment.state import StoreState
@@ -45,7 +47,7 @@ class Writing:
         self._parents = parents
         self._deadline = deadline
         self._flight = flight
-        self._files = CallFiles(state)
+        self._files = CallFiles(state, deadline)
         self.outcomes = [TIMED_OUT] * len(digests)
         self.rows: list[int] = []
         self._slots: list[int] = []  # of `rows`
@@ -138,9 +140,22 @@ class Writing:
             np.array([within * RECORD_BYTES for _, within in places], dtype=np.int64),
             self._records(),
             was_used,
+            padded_bytes=state.filing.padded_bytes,
         )
-        io = state.engine.write(batch, self._deadline, threads=self._files.threads)
+        io = self._move(batch, places)
+        state.filing.settle(segments, io.results.tolist())
         return self._files.results(segments, io.results.tolist()), io.checksums.tolist()
+
+    def _move(self, batch: WriteBatch, places: Sequence[tuple[Segment, int]]) -> IoResult:
+        state, deadline = self._state, self._deadline
+        try:
+            with state.filing.recording(places, batch.record_fds.tolist(), deadline) as runs:
+                whole = replace(batch, runs=runs)
+                return state.engine.write(whole, deadline, threads=self._files.threads)
+        except TimeoutError:
+            return failed_as(errno.ETIMEDOUT, len(places))
+        except StorageUnavailable:
+            return failed_as(errno.ENOTCONN, len(places))
 
     def _records(self) -> bytearray:
         records = bytearray(len(self.rows) * RECORD_BYTES)

@@ -17,6 +17,7 @@ from hicache_backends.usrbio.layout import (
     VIRTUAL_DIR,
 )
 
+_CLUSTER_IOCTL, _CLUSTER_BYTES = 0x80206800, 32
 _MOUNTINFO = Path("/proc/self/mountinfo")
 
 
@@ -52,6 +53,22 @@ def find_mount(path: str, mountinfo: Path = _MOUNTINFO) -> Mount:
     if not iovs:
         raise StorageUnavailable(f"{point} has no {IOVS_DIR}: its FUSE daemon offers no USRBIO")
     return Mount(point, facts.st_dev, facts.st_blksize)
+
+
+def cluster_name(path: str) -> str:
+    """What the mount that a directory lies on calls itself. Raises StorageUnavailable."""
+    name = bytearray(_CLUSTER_BYTES)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(fd, _CLUSTER_IOCTL, name)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StorageUnavailable(
+            f"the 3FS mount does not tell its name ({error}): set 3fs.cluster_id"
+        ) from None
+    return name.split(b"\0")[0].decode(errors="replace")
 
 
 def check_file(fd: int) -> None:

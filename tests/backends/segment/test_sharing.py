@@ -198,10 +198,8 @@ def test_the_lock_dies_with_the_parent_though_a_forked_child_lives_on(tmp_path: 
         if not parent:
             storage = open_nvme(NAMESPACE, options(tmp_path))
             put(storage, digests_of("page"), parents=[ROOT])
-            child = os.fork()
-            if not child:
-                signal.pause()
-            os.write(writer, child.to_bytes(8, "little"))
+            if not os.fork():  # from here on the child has let go of the store
+                os.write(writer, os.getpid().to_bytes(8, "little"))
             signal.pause()
     child = int.from_bytes(os.read(reader, 8), "little")
     os.kill(parent, signal.SIGKILL)
