@@ -20,10 +20,10 @@ _JOB_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class RingSettings:
-    """block_bytes: the largest I/O, best a page; rings: of each direction, as many calls run at
-    once; staging_bytes: bound on the staging memory of all rings together; entries: I/Os in
-    flight a ring, 0 for as many as the staging memory has room for (at most 128); io_depth: I/Os
-    of a job of the daemon's, 0 for about 8 MiB. Raises ConfigError."""
+    """block_bytes: the largest I/O, best a slot of a segment; rings: of each direction, as many
+    calls run at once; staging_bytes: bound on the staging memory of all rings together; entries:
+    I/Os in flight a ring, 0 for as many as the staging memory has room for (at most 128);
+    io_depth: I/Os of a job of the daemon's, 0 for about 8 MiB. Raises ConfigError."""
 
     block_bytes: int = 1 << 20
     rings: int = 4
