@@ -64,7 +64,14 @@ def _nvme() -> Backend:
     return Backend(NvmeOptions, open_nvme, path_option="paths")
 
 
+def _threefs() -> Backend:
+    from hicache_backends.threefs.backend import ThreeFsOptions, open_threefs
+
+    return Backend(ThreeFsOptions, open_threefs, path_option="mount_point")
+
+
 _TABLE: Mapping[str, tuple[Callable[[], Backend], str]] = {
+    "3fs": (_threefs, ""),
     "fsspec": (_fsspec, "fsspec"),
     "memory": (_memory, ""),
     "nvme": (_nvme, ""),
