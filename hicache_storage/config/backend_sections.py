@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SecretStr
 
@@ -20,6 +20,13 @@ from hicache_storage.config.fields import (
 from hicache_storage.options import MAX_DEPTH, Mode, StoreOptions
 
 _STORE = StoreOptions()
+_ZeroCopy = Annotated[
+    Literal["auto", "never"],
+    Field(
+        description="Move bytes between medium and caller's buffer; never: by way of a staging "
+        "buffer, so that a call returns by its deadline even when the medium hangs"
+    ),
+]
 
 
 class BackendSection(Section):
@@ -69,11 +76,6 @@ class MemorySection(BackendSection):
 class TransferSection(BackendSection):
     """What every backend that moves bytes to a medium takes."""
 
-    zero_copy: Literal["auto", "never"] = Field(
-        default="auto",
-        description="Move bytes between medium and caller's buffer; never: by way of a staging "
-        "buffer, so that a call returns by its deadline even when the medium hangs",
-    )
     max_transfer_bytes: Size = Field(default=16 << 20, description="Largest single transfer, bytes")
 
 
@@ -111,27 +113,45 @@ class NvmeSection(SegmentSection):
     io_mode: Literal["auto", "direct", "buffered"] = Field(
         default="auto", description="direct: past the page cache; auto: where alignment allows"
     )
+    zero_copy: _ZeroCopy = "auto"
     create: bool = Field(default=True, description="Create a missing directory")
 
 
 class ThreeFsSection(SegmentSection):
-    """A 3FS cluster through its mount."""
+    """A 3FS cluster through its mount. Rings and mount stage by themselves."""
 
     mount_point: PathText | None = Field(default=None, description="Directory on the 3FS mount")
     cluster_id: str | None = Field(
-        default=None, min_length=1, description="Name of the cluster; names the medium"
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="Name of the cluster; names the medium. None: as the mount calls itself",
     )
-    token: SecretStr | None = Field(default=None, description="Access token")
+    token: SecretStr | None = Field(
+        default=None,
+        description="Access token; taken, but not needed: the mount's daemon has one of its own",
+    )
     token_file: str | None = Field(default=None, description="File that holds the token")
     io_engine: Literal["auto", "usrbio", "fuse"] = Field(
         default="auto",
-        description="usrbio: the user-space ring, or fail; fuse: the mount; auto: either",
+        description="usrbio: the user-space rings, or fail; fuse: the mount; auto: rings where "
+        "they work, else the mount, with a warning",
+    )
+    ring_client: Literal["auto", "official", "own"] = Field(
+        default="auto",
+        description="official: the module hf3fs_fuse; own: the C extension; auto: the official "
+        "one where it is installed",
+    )
+    rings: Count = Field(default=4, description="Rings of each direction: calls that run at once")
+    staging_bytes: Size = Field(
+        default=256 << 20, description="Shared memory of all rings, bytes in /dev/shm per store"
     )
 
 
 class ObjectSection(TransferSection):
     """What the backends over objects take."""
 
+    zero_copy: _ZeroCopy = "auto"
     capacity: Size | None = Field(
         default=None,
         description="Bytes kept of the pages that this process wrote; None: what the store takes",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -110,12 +114,25 @@ class Config(Section):
                     "section nvme or in HICACHE_STORAGE_NVME__PATH"
                 )
             given["paths"] = paths or (path,)
+        if isinstance(section, ThreeFsSection) and section.mount_point is None:
+            raise ConfigError(
+                '3fs.mount_point is missing: a directory on the 3FS mount, as "mount_point" in the '
+                "section 3fs or in HICACHE_STORAGE_3FS__MOUNT_POINT"
+            )
         if isinstance(section, FsspecSection) and section.url is None:
             raise ConfigError(
                 'fsspec.url is missing: where the pages go, such as "s3://bucket/prefix", as '
                 '"url" in the section fsspec or in HICACHE_STORAGE_FSSPEC__URL'
             )
         return given
+
+    def roots(self) -> tuple[str, ...]:
+        """The directories in which the chosen backend keeps its stores; none where it has none."""
+        if isinstance(self.section, NvmeSection):
+            return self.nvme.paths or ((self.nvme.path,) if self.nvme.path else ())
+        if isinstance(self.section, ThreeFsSection) and self.three_fs.mount_point:
+            return (self.three_fs.mount_point,)
+        return ()
 
     def registry_endpoint(self) -> str:
         """The registry's URL, user and password included: never print it."""
@@ -136,12 +153,15 @@ class Config(Section):
         return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc}"))
 
     def registry_options(self) -> RegistryOptions:
-        """How the registry's client behaves. An embedded server lies beside the pages where
-        nothing else is said: processes that share a directory share it."""
+        """How the registry's client behaves. Where nothing else is said, processes of a machine
+        that share a directory share an embedded server: it lies beside the pages, or for those
+        on 3FS, where no socket can be, in a local directory named after theirs."""
         given = self.global_kvmanager.model_dump(exclude=set(_NOT_FOR_REGISTRY))
-        first = next(iter(self.nvme.paths or ()), self.nvme.path)
-        if given["embedded_dir"] is None and first and self.backend == "nvme":
-            given["embedded_dir"] = f"{first.rstrip('/')}/{EMBEDDED_DIR}"
+        first = next(iter(self.roots()), None)
+        if given["embedded_dir"] is None and first:
+            by_3fs = isinstance(self.section, ThreeFsSection)
+            beside = f"{first.rstrip('/')}/{EMBEDDED_DIR}"
+            given["embedded_dir"] = _local_directory(first) if by_3fs else beside
         return RegistryOptions(**given)
 
     def access_log(self) -> AccessLog | None:
@@ -219,6 +239,13 @@ class Config(Section):
         if "page_tokens" in values and "page_bytes" not in values:
             token_bytes = facts.kv_bytes_per_token(values["kv_dtype"])
             values["page_bytes"] = values["page_tokens"] * token_bytes
+
+
+def _local_directory(root: str) -> str:
+    """A directory of this user's on this machine that stands for a root elsewhere. Nobody is
+    asked about the root: its mount may be hung."""
+    name = hashlib.blake2b(bytes(Path(root).absolute()), digest_size=8).hexdigest()
+    return f"{tempfile.gettempdir()}/hicache-registry-{os.geteuid()}-{name}"
 
 
 def redacted(value: object) -> object:

@@ -47,7 +47,8 @@ class KvManagerSection(Section):
     password_file: str | None = Field(default=None, description="File that holds the password")
     embedded_dir: PathText | None = Field(
         default=None,
-        description="Directory of the embedded server; None: .registry in the first path",
+        description="Directory of the embedded server, on a local disk; None: .registry in the "
+        "first path, and for 3fs one of this user's in the temporary directory",
     )
     timeout_ms: Positive = Field(
         default=_REGISTRY.timeout_ms, description="Deadline of one call to the registry"

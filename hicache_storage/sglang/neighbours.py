@@ -13,12 +13,9 @@ def neighbours(config: Config, own: Namespace) -> list[Namespace]:
     """
     from hicache_storage.tools.media import read_medium  # reads files: only when asked for
 
-    if config.backend != "nvme":
-        return []
-    roots = config.nvme.paths or ((config.nvme.path,) if config.nvme.path else ())
     return [
         found.namespace
-        for root in roots
+        for root in config.roots()
         for found in read_medium(root).namespaces
         if found.namespace is not None and found.namespace != own and found.pages
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hicache_backends.fsspec_store import FsspecOptions
 from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.table import backend_names, build_options
+from hicache_backends.threefs.backend import ThreeFsOptions
 from hicache_storage import access_log
 from hicache_storage.config import Config, load_config, loading
 from hicache_storage.config import model as model_module
@@ -505,6 +507,9 @@ OTHER: dict[str, dict[str, Any]] = {
         "token": "t",
         "token_file": "<file>",
         "io_engine": "fuse",
+        "ring_client": "own",
+        "rings": 5,
+        "staging_bytes": "64M",
     },
     "mooncake": {
         "master": "m:1",
@@ -586,6 +591,7 @@ def test_every_option_reaches_its_destination(
     base: dict[str, Any] = {
         "storage": {"backend": backend},
         "nvme": {"path": "/kv", "page_size": 64},
+        "3fs": {"mount_point": "/kv"},
         "fsspec": {"url": "memory://kv"},
         "identity": dict(IDENTITY),
         "global_kvmanager": {"endpoint": "unix:///run/kv.sock"},
@@ -635,8 +641,9 @@ def test_the_access_log_has_a_key_for_each_option_and_its_default(tmp_path: Path
         load({"access_log": {"directory": str(tmp_path / "file" / "log")}}).access_log()
 
 
-def test_a_backend_that_is_not_there_yet_says_so() -> None:
-    with pytest.raises(ConfigError, match="'3fs' is not in this version; there are .*memory, nvme"):
+def test_a_backend_that_is_not_there_yet_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "backend_names", lambda: ["memory", "nvme"])
+    with pytest.raises(ConfigError, match="'3fs' is not in this version; there are memory, nvme"):
         load(FLAT).storage_options()
 
 
@@ -663,6 +670,8 @@ def test_a_missing_path_says_where_to_put_it() -> None:
         load().storage_options()
     with pytest.raises(ConfigError, match="HICACHE_STORAGE_FSSPEC__URL"):
         load({"storage_backend": "fsspec"}).storage_options()
+    with pytest.raises(ConfigError, match=r"3fs\.mount_point .*HICACHE_STORAGE_3FS__MOUNT_POINT"):
+        load({"storage_backend": "3fs"}).storage_options()
 
 
 def test_every_option_of_the_fsspec_backend_has_a_key_and_its_default() -> None:
@@ -671,6 +680,36 @@ def test_every_option_of_the_fsspec_backend_has_a_key_and_its_default() -> None:
     assert build_options(FsspecOptions, given, "fsspec") == FsspecOptions("memory://kv")
     fields = {field.name.removesuffix("_bytes") for field in dataclasses.fields(FsspecOptions)}
     assert fields == {key.removesuffix("_bytes") for key in given}
+
+
+def test_every_option_of_the_3fs_backend_has_a_key_and_its_default() -> None:
+    config = load({"storage_backend": "3fs", "3fs": {"mount_point": "/kv"}})
+    given = config.storage_options()
+    assert build_options(ThreeFsOptions, given, "3fs") == ThreeFsOptions("/kv")
+    fields = {field.name.removesuffix("_bytes") for field in dataclasses.fields(ThreeFsOptions)}
+    assert fields == {key.removesuffix("_bytes") for key in given}
+
+
+def test_the_shipped_configuration_becomes_options_of_the_3fs_backend() -> None:
+    options = build_options(ThreeFsOptions, load(FLAT).storage_options(), "3fs")
+    assert options == ThreeFsOptions(
+        "/mnt/3fs/kvcache", "kvcache-prod", "your-3fs-token", io_engine="usrbio"
+    )
+    assert "your-3fs-token" not in repr(options)
+
+
+def test_3fs_stages_by_itself_and_has_no_key_for_it() -> None:
+    assert "3fs.zero_copy: unknown key" in refused({"3fs": {"zero_copy": "never"}})
+
+
+def test_the_embedded_registry_of_a_3fs_directory_lies_on_this_machine() -> None:
+    def directory(mount_point: str) -> str:
+        tree = {"storage_backend": "3fs", "3fs": {"mount_point": mount_point}}
+        return load(tree).registry_options().embedded_dir or ""
+
+    assert directory("/mnt/3fs/kv").startswith(tempfile.gettempdir())
+    assert directory("/mnt/3fs/kv") == directory("/mnt/3fs/kv/")
+    assert directory("/mnt/3fs/kv") != directory("/mnt/3fs/other")
 
 
 # -- other forms
