@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,14 +29,23 @@ def replay(
     ] = False,
     corrupt: Annotated[int, typer.Option(help="Flip a bit in this many stored pages.")] = 0,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where pages are stored; else a temporary one.")
+        Path | None,
+        typer.Option("--dir", help="Local directory of registry and pages; else a temporary one."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="What keeps the pages, such as 3fs.")] = "nvme",
+    path: Annotated[
+        list[str] | None,
+        typer.Option(help="Where it keeps them, if not in --dir; process i uses path i mod N."),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="One of the backend's own, as name=value.")
     ] = None,
     registry: Annotated[
         str | None, typer.Option(help="Endpoint; 'embedded' for several processes.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a trace through N processes that share one directory, comparing every page read."""
+    """Replay a trace through N processes that share their pages, comparing every page read."""
     from hicache_backends.sizes import parse_size
     from hicache_storage.tools.replay_plan import ReplayPlan
 
@@ -48,6 +58,9 @@ def replay(
         concurrent=concurrent,
         corrupt=corrupt,
         directory=directory,
+        backend=backend,
+        paths=tuple(path or ()),
+        options=_pairs(option or ()),
         registry=registry,
     )
     result = _with_progress(plan)
@@ -57,6 +70,16 @@ def replay(
     print_figures(f"{trace.name}, {nodes} process(es)", figures, as_json=as_json)
     if result.total.wrong_pages:
         raise typer.Exit(1)
+
+
+def _pairs(options: Iterable[str]) -> dict[str, str]:
+    from hicache_backends.errors import ConfigError
+
+    pairs = [option.partition("=") for option in options]
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise ConfigError(f"--option is name=value, not {name + equals + value!r}")
+    return {name: value for name, _, value in pairs}
 
 
 def _with_progress(plan: ReplayPlan) -> ReplayResult:

@@ -1,4 +1,4 @@
-"""Replays a request trace through several real processes that share one directory of pages."""
+"""Replays a request trace through several real processes that share their pages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hicache_backends.segment.segment import stored_bytes
 from hicache_storage.tools.line_process import LineProcess
+from hicache_storage.tools.replay_backend import backend_options
 from hicache_storage.tools.replay_corrupt import asked_again, flip_bits
 from hicache_storage.tools.replay_plan import (
     NodeOrders,
@@ -109,17 +109,26 @@ def _sizes(plan: ReplayPlan, unique: int) -> Sizes:
 def _orders(plan: ReplayPlan, directory: Path, sizes: Sizes) -> Iterator[NodeOrders]:
     registry_dir = directory / ".registry"
     registry_dir.mkdir(exist_ok=True)
+    paths = _paths(plan, directory)
+    options = [
+        backend_options(plan.backend, path, plan.options, sizes.store, plan.block_bytes)
+        for path in paths
+    ]
     for node in range(plan.nodes):
         yield NodeOrders(
             trace=str(plan.trace),
             node=node,
             block_bytes=plan.block_bytes,
-            directory=str(directory),
-            capacity_bytes=stored_bytes(sizes.store, plan.block_bytes),
+            backend=plan.backend,
+            options=options[node % len(paths)],
             front_blocks=sizes.front,
             registry=plan.registry or ("embedded" if plan.nodes > 1 else None),
             registry_dir=str(registry_dir),
         )
+
+
+def _paths(plan: ReplayPlan, directory: Path) -> tuple[str, ...]:
+    return plan.paths or (str(directory),)
 
 
 def _damage(
@@ -129,7 +138,7 @@ def _damage(
     resident = _resident(nodes)
     targets = [block for block in wanted if resident[block] == 1][: plan.corrupt]
     fingerprint = replay_namespace(plan.block_bytes).fingerprint
-    return flip_bits(directory, fingerprint, plan.block_bytes, targets)
+    return flip_bits(_paths(plan, directory), fingerprint, plan.block_bytes, targets)
 
 
 def _resident(nodes: Sequence[LineProcess]) -> Counter[int]:

@@ -37,7 +37,9 @@ def asked_again(chains: Sequence[Sequence[int]], start: int, sizes: Sizes) -> li
     return sorted(found, key=lambda block: found[block] < _OFTEN)
 
 
-def flip_bits(directory: Path, fingerprint: bytes, page_bytes: int, blocks: Sequence[int]) -> int:
+def flip_bits(
+    roots: Sequence[str], fingerprint: bytes, page_bytes: int, blocks: Sequence[int]
+) -> int:
     """Flip one bit in the newest stored page of each block; how many were found and flipped.
 
     `fingerprint`: of the namespace that the pages were written under.
@@ -46,7 +48,7 @@ def flip_bits(directory: Path, fingerprint: bytes, page_bytes: int, blocks: Sequ
     wanted = dict(zip(digests, blocks, strict=True))
     slot_bytes = -(-page_bytes // ALIGNMENT) * ALIGNMENT
     newest: dict[int, tuple[int, Path, int]] = {}
-    for index in directory.glob("*/*/seg-*.index"):
+    for index in (found for root in {*roots} for found in Path(root).glob("*/*/seg-*.index")):
         records = np.fromfile(index, dtype=RECORD)
         for slot in np.flatnonzero(records["bytes"]).tolist():
             record = records[slot]

@@ -1,4 +1,4 @@
-"""One process of a replay: its own page store on the shared directory, told what to do by lines.
+"""One process of a replay: its own page store on the shared medium, told what to do by lines.
 
 Standard input: the orders as one JSON line, then commands; standard output: one line a command.
 Numbers separated by spaces: replay these requests, answered by how many. "resident": the blocks
@@ -17,14 +17,15 @@ import numpy as np
 
 from hicache_backends.errors import HiCacheError
 from hicache_backends.identity import page_digests
-from hicache_backends.nvme import NvmeOptions, NvmeStorage
 from hicache_backends.outcomes import Outcome, Reason
+from hicache_backends.storage import PageStorage
+from hicache_backends.table import open_storage
+from hicache_storage.opening import join_registry
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.content import PageContent, page_key, page_memory
 from hicache_storage.tools.line_process import reply
 from hicache_storage.tools.replay_front import Front
 from hicache_storage.tools.replay_plan import NodeOrders, NodeReport, replay_namespace
-from hicache_storage.tools.tool_store import open_tool_store
 from hicache_storage.tools.traces import read_chains
 from kvmanager.options import RegistryOptions
 
@@ -38,7 +39,7 @@ class Node:
     def __init__(
         self,
         store: PageStore,
-        storage: NvmeStorage,
+        storage: PageStorage,
         chains: Sequence[tuple[int, ...]],
         orders: NodeOrders,
     ) -> None:
@@ -145,16 +146,18 @@ def _runs(stored: Sequence[bool], longest: int) -> list[tuple[int, int]]:
     return runs
 
 
-def open_node(orders: NodeOrders) -> tuple[PageStore, NvmeStorage]:
-    """The page store of this process on the shared directory."""
-    return open_tool_store(
-        replay_namespace(orders.block_bytes),
-        NvmeOptions(paths=(orders.directory,), capacity_bytes=orders.capacity_bytes),
-        endpoint=orders.registry,
-        registry_options=RegistryOptions(
-            touch_interval_ms=orders.touch_interval_ms, embedded_dir=orders.registry_dir
-        ),
+def open_node(orders: NodeOrders) -> tuple[PageStore, PageStorage]:
+    """The page store of this process on the shared medium."""
+    namespace = replay_namespace(orders.block_bytes)
+    endpoint = orders.registry
+    storage = open_storage(orders.backend, namespace, orders.options, shared=endpoint is not None)
+    if endpoint is None:
+        return PageStore(storage, namespace), storage
+    options = RegistryOptions(
+        touch_interval_ms=orders.touch_interval_ms, embedded_dir=orders.registry_dir
     )
+    registry = join_registry(endpoint, namespace, storage, options=options)
+    return PageStore(storage, namespace, registry=registry), storage
 
 
 def serve() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from hicache_backends.errors import ConfigError
 from hicache_backends.identity import Namespace
 from hicache_storage.config.fields import MAX_PAGE_BYTES
+from hicache_storage.tools.replay_backend import check_paths
 
 TOUCH_INTERVAL_MS = 250
 """Replayed time is compressed: a trace's hour passes in about a minute, so access times in the
@@ -36,7 +37,10 @@ def replay_namespace(block_bytes: int) -> Namespace:
 class ReplayPlan:
     """`capacity` and `front`: a number of pages ("5000") or a share of the unique blocks ("10%").
 
-    `directory`: where the stores lie; None for a temporary one that is removed afterwards.
+    `directory`: of an embedded registry, and of the pages unless `paths` are given; None for a
+    temporary one that is removed afterwards. `paths`: where the backend `backend` keeps pages;
+    process i uses path i mod their number, so that several mounts of one file system stand for
+    several hosts. `options`: more of the backend's, as in a URL.
     `registry`: an endpoint; None for "embedded" where several processes share, none for one.
     """
 
@@ -48,9 +52,15 @@ class ReplayPlan:
     concurrent: bool = False
     corrupt: int = 0
     directory: Path | None = None
+    backend: str = "nvme"
+    paths: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
     registry: str | None = None
 
     def __post_init__(self) -> None:
+        check_paths(self.backend, len(self.paths))
+        if self.corrupt and self.backend != "nvme":
+            raise ConfigError(f"corrupt damages pages of nvme, not of {self.backend}")
         if not 1 <= self.nodes <= 256:
             raise ConfigError(f"nodes must be 1 to 256, not {self.nodes}")
         if self.corrupt < 0:
@@ -91,8 +101,8 @@ class NodeOrders:
     trace: str
     node: int
     block_bytes: int
-    directory: str
-    capacity_bytes: int
+    backend: str
+    options: dict[str, object]
     front_blocks: int
     registry: str | None
     registry_dir: str
