@@ -87,7 +87,7 @@ def _result(future: Future[Any]) -> Any:
 
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The file system of the URL, made for this use alone, and the path in it."""
+    """The file system of the URL and the path in it."""
     try:
         from fsspec.core import url_to_fs
     except ImportError:
@@ -95,9 +95,7 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     try:
         # listings are not kept: existence is asked of the store each time
-        fs, root = url_to_fs(
-            url, **{"use_listings_cache": False, "skip_instance_cache": True, **options}
-        )
+        fs, root = url_to_fs(url, **{"use_listings_cache": False, **options})
     except ImportError as error:
         extra = scheme if scheme == "s3" else "fsspec"
         raise MissingExtra(f"fsspec's file system {scheme!r} ({error})", extra) from error

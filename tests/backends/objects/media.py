@@ -77,7 +77,15 @@ class ObjectMedium(Medium):
 class FsspecMedium(ObjectMedium):
     """One whose file system lists what there is."""
 
-    def __init__(self, url: str, *, bound: bool = False, shared: bool = False, **options: object):
+    def __init__(
+        self,
+        url: str,
+        *,
+        bound: bool = False,
+        shared: bool = False,
+        options: dict[str, object] | None = None,
+    ) -> None:
+        options = options or {}
         super().__init__(lambda: FsspecStore(url, options), bound=bound, shared=shared)
         self.url, self.options = url, options
 
