@@ -86,6 +86,10 @@ class Filing(ABC):
     def delete(self, directory: str, number: int) -> None:
         """Remove both files, if they are there."""
 
+    def remove_store(self, directory: str) -> None:
+        """A store that was taken over has no segment left."""
+        return
+
     @abstractmethod
     def read(self, directory: str, number: int, *, own: bool = True) -> Contents:
         """What a segment holds. Torn records, those of other pages, and those of slots beyond the

@@ -43,13 +43,21 @@ class Space:
                 continue
             if all(map(self._is_blocked, self._state.volumes)) or self._state.filing.in_doubt():
                 break  # what is evicted now would be lost for nothing
-            evicted, kept = self._evict(min(max(missing, 2 * refused), _MAX_VICTIMS), deadline)
+            victims = max(missing, 2 * refused, self._gulp())
+            evicted, kept = self._evict(min(victims, _MAX_VICTIMS), deadline)
             refused += kept
             rounds += 1
             if not evicted and not kept:
                 break
         self._drop_dead(pools)
         return _dealt(homes, pools)
+
+    def _gulp(self) -> int:
+        """Pages to evict at once where that gives no slots but room for a segment: a quarter of
+        one, or there would be many tiny ones."""
+        if not self._state.has_sealed:
+            return 0
+        return max(v.segment_slots(self._segment_bytes) for v in self._state.volumes) // 4
 
     def _drop_dead(self, pools: list[list[int]]) -> None:
         """Leave out slots of segments that were given up since they were taken."""

@@ -129,6 +129,11 @@ class StoreState:
         self._left[segment] = pages
         self.volumes[segment.volume].store.adopted_pages += pages
 
+    @property
+    def has_sealed(self) -> bool:
+        """Whether pages lie in segments whose slots are not used again."""
+        return bool(self._left)
+
     def give_back(self) -> None:
         """Give the space of spent slots back, and delete sealed segments that are empty."""
         if not self.spent:
@@ -142,14 +147,18 @@ class StoreState:
                     places.setdefault(segment, []).append(within)
                     self._left[segment] -= 1
                     self.volumes[segment.volume].store.adopted_pages -= 1
+                    self.volumes[segment.volume].reconsider()
         for segment, withins in places.items():
             if self._left[segment]:
                 with contextlib.suppress(OSError):  # then a later process finds a page that is bad
                     self.filing.spend(segment, sorted(withins))
             else:
                 self.forget_segment(segment)
+                del self._left[segment]
                 with contextlib.suppress(OSError):
                     self.filing.delete(segment.directory, segment.number)
+                if all(other.directory != segment.directory for other in self._left):
+                    self.filing.remove_store(segment.directory)
 
     def discard(self, pages: Sequence[PageName], *, retire: bool = False) -> dict[bytes, OSError]:
         """Forget pages, on the medium too, and tell the keeper. The digests whose records could

@@ -88,6 +88,16 @@ class Volume:
             self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
         return segment
 
+    def reconsider(self) -> None:
+        """There may be room again."""
+        self._refused_until_s = 0.0
+
+    def segment_slots(self, segment_bytes: int | None) -> int:
+        """Of a segment, where there is room. Raises OSError."""
+        unit = self.filing.stored_bytes(1)
+        most = (segment_bytes or self._usual_segment_bytes(unit)) // unit
+        return max(1, min(most, self.filing.max_slots))
+
     def note(self, errnos: Sequence[int], what: str = "I/O fails") -> None:
         """How the operations of one call went on the root: errno of each, 0 for success."""
         if not _FULL.isdisjoint(errnos):
@@ -192,11 +202,11 @@ class Volume:
 
     def _grow(self, segment_bytes: int | None, deadline: Deadline) -> Segment | None:
         unit = self.filing.stored_bytes(1)
-        most = min(segment_bytes or self._usual_segment_bytes(unit), self.filing.max_slots * unit)
+        most = self.segment_slots(segment_bytes) * unit
         until = Deadline.after_ms(max(1, min(deadline.remaining_ms(), _LOCK_MS)))
         name = self._namespace.fingerprint.hex()
         own = unit * sum(self.store.slots.values())
-        room = self.medium.reserve(max(most, unit), unit, name, own, until)
+        room = self.medium.reserve(most, unit, name, own, until)
         with room as (granted, self.is_to_yield):
             return self._make(granted // unit) if granted else None
 

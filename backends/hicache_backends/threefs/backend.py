@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hicache_backends.deadline import Deadline
@@ -43,7 +43,7 @@ class ThreeFsOptions:
 
     mount_point: str
     cluster_id: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     io_engine: str = "auto"
     ring_client: str = "auto"
     rings: int = 4
@@ -87,10 +87,15 @@ class ThreeFsStorage(SegmentStore):
             self._engine.close(timeout_ms)
         return closed
 
+    def abandon(self) -> None:
+        """In a forked child: nothing of the store hangs on its descriptors, and to close them may
+        hang; the engine lets go of its own."""
+
     def stats(self) -> dict[str, int | float | str]:
         engine = self._engine.stats() if isinstance(self._engine, UsrbioEngine) else {}
         return {
             **super().stats(),
+            "io_engine": "usrbio" if engine else "fuse",
             "chunk_bytes": self.geometry.chunk_bytes,
             **{f"ring_{name}": value for name, value in engine.items()},
         }

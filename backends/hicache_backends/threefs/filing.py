@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +28,11 @@ from hicache_backends.threefs.geometry import Geometry
 from hicache_backends.threefs.images import IndexImage, IndexImages, index_bytes
 from hicache_backends.threefs.medium import ThreeFsMedium, explained
 from hicache_backends.threefs.punch import punch
-from hicache_backends.threefs.reclaim import delete_segment
+from hicache_backends.threefs.reclaim import delete_segment, remove_store
 from hicache_backends.usrbio.engine import UsrbioEngine
 
-_IO_MS = 2000.0
+_READ_MS = 5000.0  # when a store is opened
+_WIPE_MS = 500.0  # in calls that have a deadline of their own
 _T = TypeVar("_T")
 
 
@@ -56,6 +58,7 @@ class ThreeFsFiling(Filing):
         self._is_chunked = geometry.is_chunked
         self._images = IndexImages()
         self._doubtful: frozenset[Segment] = frozenset()
+        self._doubts = threading.Lock()
         self._by_ring = isinstance(engine, UsrbioEngine)
         self.io_mode = "ring" if self._by_ring else ""
         self.index_flags = 0 if self._by_ring else os.O_DIRECT
@@ -89,6 +92,9 @@ class ThreeFsFiling(Filing):
         self._images.drop(directory, number)
         delete_segment(directory, number)
 
+    def remove_store(self, directory: str) -> None:
+        self._aside.later(lambda: remove_store(directory))
+
     def read(self, directory: str, number: int, *, own: bool = True) -> Contents:
         fd = open_plain(index_path(directory, number), os.O_RDONLY | self.index_flags)
         try:
@@ -115,7 +121,7 @@ class ThreeFsFiling(Filing):
 
     def zero(self, segment: Segment, slots: Sequence[int]) -> None:
         """Of another process's segment, too: that its store was left behind is up to the caller."""
-        deadline = Deadline.after_ms(_IO_MS)
+        deadline = Deadline.after_ms(_WIPE_MS)
         flags = os.O_RDWR | self.index_flags
 
         def open_index() -> int:
@@ -148,12 +154,12 @@ class ThreeFsFiling(Filing):
     def in_doubt(self) -> frozenset[Segment]:
         if self._doubtful:
             assert isinstance(self._engine, UsrbioEngine)  # noqa: S101 - no other is ever late
-            late = {inode for inode, _ in self._engine.writes_in_doubt()}
-            self._doubtful = frozenset(
-                segment
-                for segment in self._doubtful
-                if (image := self._images.of(segment)) and image.inodes & late
-            )
+            with self._doubts:
+                late = {inode for inode, _ in self._engine.writes_in_doubt()}
+                images = ((segment, self._images.of(segment)) for segment in self._doubtful)
+                self._doubtful = frozenset(
+                    s for s, image in images if image and image.inodes & late
+                )
         return self._doubtful
 
     def settle(self, segments: Sequence[Segment], results: Sequence[int]) -> None:
@@ -164,7 +170,8 @@ class ThreeFsFiling(Filing):
             if image := self._images.of(segment):
                 image.unsure = True
         if self._by_ring:
-            self._doubtful |= failed
+            with self._doubts:
+                self._doubtful |= failed
 
     def run(self, work: Callable[[], _T], deadline: Deadline) -> _T:
         return self._aside.run(work, deadline)
@@ -180,7 +187,7 @@ class ThreeFsFiling(Filing):
         batch = ReadBatch(
             np.array([fd], np.int32), np.zeros(1, np.int64), pages, bytes(DIGEST_BYTES)
         )
-        return int(self._engine.read(batch, Deadline.after_ms(_IO_MS)).results[0])
+        return int(self._engine.read(batch, Deadline.after_ms(_READ_MS)).results[0])
 
     def _write_file(
         self, segment: Segment, fd: int, offset: int, source: np.ndarray, deadline: Deadline

@@ -225,8 +225,11 @@ class ThreeFsMedium(Medium):
     def _count(self) -> int:
         """Bytes of all segments: of a store in use as its process says, of the others as their
         files say."""
-        total = 0
+        own = self._store
+        total = own.file_bytes if own else 0
         for directory, tenure in self._tenures():
+            if own and directory == own.path:
+                continue
             if tenure and not tenure.is_over:
                 total += tenure.file_bytes
             elif not adoption.is_adopted(directory):  # else its adopter's own bytes tell

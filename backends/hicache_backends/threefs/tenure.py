@@ -9,6 +9,7 @@ and it is deleted when space is needed, but nobody writes to it any more.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -41,15 +42,7 @@ class Here:
     @classmethod
     def now(cls) -> Here:
         """This process."""
-        boot = Path("/proc/sys/kernel/random/boot_id")
-        pids = Path("/proc/self/ns/pid")
-        return cls(
-            socket.gethostname(),
-            boot.read_text().strip() if boot.exists() else "",
-            pids.stat().st_ino if pids.exists() else 0,
-            os.getpid(),
-            _started(os.getpid()),
-        )
+        return _here(os.getpid())
 
     @property
     def is_gone(self) -> bool:
@@ -114,6 +107,19 @@ class Tenure:
             os.pwrite(fd, self.pack(), 0)
         finally:
             os.close(fd)
+
+
+@functools.cache
+def _here(pid: int) -> Here:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    pids = Path("/proc/self/ns/pid")
+    return Here(
+        socket.gethostname(),
+        boot.read_text().strip() if boot.exists() else "",
+        pids.stat().st_ino if pids.exists() else 0,
+        pid,
+        _started(pid),
+    )
 
 
 def _started(pid: int) -> int:
