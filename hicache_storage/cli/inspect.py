@@ -30,6 +30,8 @@ def _show(report: MediumReport) -> None:
     from hicache_backends.sizes import format_size
 
     medium = report.problem or report.medium
+    if report.cluster:
+        medium += f" of the 3FS cluster {report.cluster}"
     typer.echo(
         f"{report.root}: medium {medium}, {format_size(report.used_bytes)} of "
         f"{format_size(report.capacity_bytes)} used, {format_size(report.free_bytes)} free"

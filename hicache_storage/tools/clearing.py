@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import Namespace
-from hicache_backends.segment.local_medium import LocalMedium
-from hicache_backends.segment.owner import OwnerFile
-from hicache_backends.segment.reclaim import store_directories
-from hicache_backends.segment.segment import segment_files
 from hicache_storage.config import Config
-from hicache_storage.tools.media import LOCK_TIMEOUT_MS, NamespaceReport, StoreReport, read_medium
+from hicache_storage.tools.media import NamespaceReport, read_medium
+from hicache_storage.tools.roots import Root, explained, is_root, open_root
 
 MIN_PREFIX = 8
 Wanted = Callable[[NamespaceReport], bool]
@@ -40,6 +33,7 @@ def prune(root: str, wanted: Wanted, *, idle_s: float = 0, dry_run: bool = False
     """Delete the stores of the wanted namespaces that nobody has open and that were not used for
     `idle_s` seconds. With `dry_run` nothing is deleted, only told. Raises as `read_medium`."""
     results = []
+    opened = open_root(root)
     for namespace in read_medium(root).namespaces:
         if not wanted(namespace):
             continue
@@ -50,7 +44,7 @@ def prune(root: str, wanted: Wanted, *, idle_s: float = 0, dry_run: bool = False
             elif store.idle_s < idle_s:
                 why_not = f"used {store.idle_s:.0f} s ago"
             elif not dry_run:
-                why_not = _delete(root, store)
+                why_not = delete_store(opened, store.path)
             results.append(
                 Removed(
                     root,
@@ -83,10 +77,10 @@ def selected(
 
 
 def roots_of(config: Config) -> list[str]:
-    """The directories of the configured backend that are media already."""
-    paths = config.storage_options().get("paths", ())
-    assert isinstance(paths, tuple), "paths are a tuple"  # noqa: S101 - narrows the type
-    return [path for path in paths if Path(path, ".medium").is_file()]
+    """The directories of the configured backend that are media already. Raises ConfigError where
+    none is configured, StorageUnavailable where one does not answer."""
+    config.storage_options()  # says what is missing
+    return [root for root in config.roots() if is_root(root)]
 
 
 def namespaces_of(config: Config, roots: Iterable[str]) -> list[Namespace]:
@@ -121,21 +115,8 @@ def raise_epochs(config: Config, namespaces: Sequence[Namespace]) -> dict[str, i
     return epochs
 
 
-def _delete(root: str, store: StoreReport) -> str:
+def delete_store(root: Root, path: str) -> str:
     """Delete one store if it is still nobody's, and its namespace with the last store; "" or why
     it is still there. Raises StorageUnavailable."""
-    try:
-        with LocalMedium(root).locked(Deadline.after_ms(LOCK_TIMEOUT_MS)) as ledger:
-            lock = OwnerFile.take(store.path)
-            if lock is None:
-                return "in use"
-            with contextlib.closing(lock):
-                freed = sum(entry.stat().st_size for _, entry in segment_files(store.path))
-                shutil.rmtree(store.path)
-                ledger.used_bytes = max(0, ledger.used_bytes - freed)
-            namespace = Path(store.path).parent
-            if not any(store_directories(root, namespace.name)):
-                shutil.rmtree(namespace)
-    except OSError as error:
-        raise StorageUnavailable(f"{store.path} cannot be deleted: {error.strerror}") from error
-    return ""
+    with explained(path, "deleted"), root.taken(path) as why_not:
+        return why_not or root.delete(path)

@@ -117,11 +117,13 @@ def test_a_directory_that_cannot_be_used(
     assert "to do: create or mount the directory" in err
 
 
-def test_a_backend_of_a_later_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_not_configured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, err = checked(capsys, config_file(tmp_path, storage_backend="3fs"))
     assert code == 1
-    assert "storage backend init failed: the backend '3fs' is not in this version" in err
-    assert "to do:" in err
+    assert "storage backend init failed: 3fs.mount_point is missing" in err
+    assert "to do: mend the option" in err
 
 
 def test_a_registry_that_does_not_answer(
