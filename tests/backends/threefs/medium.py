@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
 from typing import Any
 
 from hicache_backends.identity import Namespace
-from hicache_backends.storage import PageStorage
 from hicache_backends.testing.medium import Medium
-from hicache_backends.threefs.backend import ThreeFsOptions, open_threefs
+from hicache_backends.threefs.backend import ThreeFsOptions, ThreeFsStorage, open_threefs
 from hicache_backends.threefs.geometry import Geometry
 from tests.backends.nvme_medium import RECORD_BYTES, StoredPage, flip_bit, stored_pages
 from tests.threefs.stand_in import ThreeFs
 
 CHUNK = 64 << 10
+_numbers = itertools.count()
 
 
 class ThreeFsMedium(Medium):
-    """One daemon and its mount; segments of eight slots where capacity is told."""
+    """A fresh directory on a daemon's mount; segments of eight slots where capacity is told."""
 
-    def __init__(self, directory: Path, *, chunk_bytes: int = CHUNK, **options: Any) -> None:
-        self.fs = ThreeFs(directory / "backing", directory / "mount", chunk_bytes=chunk_bytes)
-        self.fs.__enter__()
+    def __init__(self, fs: ThreeFs, chunk_bytes: int = CHUNK, **options: Any) -> None:
+        name = f"medium-{next(_numbers)}"
+        self.root = fs.mount / name
+        self.backing = fs.backing / name
         self.chunk_bytes = chunk_bytes
         self.options = {"staging_bytes": 8 << 20, "rings": 2, **options}
 
-    def open(self, namespace: Namespace, *, capacity_pages: int | None = None) -> PageStorage:
+    def open(
+        self, namespace: Namespace, *, capacity_pages: int | None = None, **more: Any
+    ) -> ThreeFsStorage:
         slot = self.slot_bytes(namespace) + RECORD_BYTES
         limits = {"capacity_bytes": 64 << 20, "segment_bytes": 1 << 20}
         if capacity_pages is not None:
             limits = {"capacity_bytes": capacity_pages * slot, "segment_bytes": 8 * slot}
-        options: dict[str, Any] = {**limits, "free_floor_bytes": 0, **self.options}
-        return open_threefs(namespace, ThreeFsOptions(str(self.fs.mount), **options))
-
-    def close(self) -> None:
-        self.fs.__exit__(None, None, None)
+        options: dict[str, Any] = {**limits, "free_floor_bytes": 0, **self.options, **more}
+        return open_threefs(namespace, ThreeFsOptions(str(self.root), **options))
 
     def slot_bytes(self, namespace: Namespace) -> int:
         return Geometry(namespace.page_bytes, self.chunk_bytes).slot_bytes
 
     def pages(self, namespace: Namespace) -> dict[bytes, StoredPage]:
         """The stored pages; of two copies the one written last."""
-        found = stored_pages(self.fs.backing, namespace, self.slot_bytes(namespace))
+        found = stored_pages(self.backing, namespace, self.slot_bytes(namespace))
         return {page.digest: page for page in sorted(found, key=lambda page: page.generation)}
 
     def stored(self, namespace: Namespace) -> set[bytes]:

@@ -66,7 +66,9 @@ class Ring:
         for one in batch:
             one.result = self._module.verdict(one.off, len(one.buf))
             if one.result > 0 and self._for_read:
-                data = os.pread(one.fd, min(one.result, len(one.buf)), one.off)
+                data = os.pread(
+                    self._module.past_cache[one.fd], min(one.result, len(one.buf)), one.off
+                )
                 one.buf[: len(data)] = data
                 if len(data) < min(one.result, len(one.buf)):
                     one.result = len(data)  # the end of the file
@@ -102,13 +104,15 @@ def _all(_: int, size: int) -> int:
 @dataclass
 class OfficialDouble:
     """`verdict`: the result of an I/O by file offset and size; `ios`: these, as they were asked
-    for; `go`: cleared, nothing answers."""
+    for; `go`: cleared, nothing answers. `past_cache`: what registered files are read by, as rings
+    never see the kernel's page cache."""
 
     verdict: Callable[[int, int], int] = _all
     chance: random.Random = field(default_factory=lambda: random.Random(5))  # noqa: S311
     fds: set[int] = field(default_factory=set)
     ios: list[tuple[int, int]] = field(default_factory=list)
     go: threading.Event = field(default_factory=threading.Event)
+    past_cache: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.go.set()
@@ -134,7 +138,9 @@ class OfficialDouble:
 
     def register_fd(self, fd: int) -> None:
         assert fd not in self.fds
+        self.past_cache[fd] = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT)
         self.fds.add(fd)
 
     def deregister_fd(self, fd: int) -> None:
         self.fds.remove(fd)
+        os.close(self.past_cache.pop(fd))
