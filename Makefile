@@ -16,7 +16,7 @@ demo: $(INSTALLED)
 	$(BIN)/hicache-storage demo
 
 test: lint
-	.ci/debian-packages redis-server fio
+	.ci/debian-packages redis-server fio libibverbs1 libnuma1 libcurl4
 	$(BIN)/pytest
 	$(MAKE) test-sglang
 

@@ -58,6 +58,12 @@ def _memory() -> Backend:
     return Backend(MemoryOptions, open_memory)
 
 
+def _mooncake() -> Backend:
+    from hicache_backends.mooncake.backend import MooncakeOptions, open_mooncake
+
+    return Backend(MooncakeOptions, open_mooncake)
+
+
 def _nvme() -> Backend:
     from hicache_backends.nvme import NvmeOptions, open_nvme
 
@@ -74,6 +80,7 @@ _TABLE: Mapping[str, tuple[Callable[[], Backend], str]] = {
     "3fs": (_threefs, ""),
     "fsspec": (_fsspec, "fsspec"),
     "memory": (_memory, ""),
+    "mooncake": (_mooncake, "mooncake"),
     "nvme": (_nvme, ""),
 }
 """Name: (loader, the extra that the loader's imports need)."""

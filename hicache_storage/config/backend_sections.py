@@ -161,13 +161,29 @@ class ObjectSection(TransferSection):
 class MooncakeSection(ObjectSection):
     """A Mooncake store."""
 
-    master: str | None = Field(default=None, min_length=1, description="host:port of the master")
-    metadata_server: str = Field(default="P2PHANDSHAKE", description="Mooncake's metadata server")
-    local_hostname: str | None = Field(default=None, description="Name of this host for its peers")
-    protocol: Literal["tcp", "rdma"] = Field(default="tcp", description="Transport")
-    device: str = Field(default="", description="RDMA device; empty: chosen by Mooncake")
-    segment_bytes: SizeOrZero = Field(
-        default=0, description="Memory given to the cluster; 0: a pure client"
+    master: str | None = Field(
+        default=None,
+        min_length=1,
+        description="host:port of the master; None: MOONCAKE_MASTER, or the file that "
+        "MOONCAKE_CONFIG_PATH names, as with the five below",
+    )
+    metadata_server: str | None = Field(
+        default=None, description="Mooncake's metadata server; P2PHANDSHAKE where nothing says"
+    )
+    local_hostname: str | None = Field(
+        default=None, description="Name of this host for its peers; by default its address"
+    )
+    protocol: Literal["tcp", "rdma"] | None = Field(
+        default=None, description="Transport; tcp where nothing says"
+    )
+    device: str | None = Field(
+        default=None, description="RDMA device; chosen by Mooncake where nothing says"
+    )
+    segment_bytes: SizeOrZero | None = Field(
+        default=None, description="Memory given to the cluster; 0, the default: a pure client"
+    )
+    prefix: str = Field(
+        default="hicache", min_length=1, description="Before every key in the cluster"
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from hicache_backends.errors import ConfigError
 from hicache_backends.fsspec_store import FsspecOptions
 from hicache_backends.identity import Namespace
+from hicache_backends.mooncake.backend import MooncakeOptions
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.table import backend_names, build_options
 from hicache_backends.threefs.backend import ThreeFsOptions
@@ -517,6 +518,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "local_hostname": "h",
         "protocol": "rdma",
         "device": "mlx5_0",
+        "prefix": "other",
     },
     "fsspec": {"url": "s3://b", "options": {"anon": True}, "concurrency": 65},
     "memory": {},
@@ -672,6 +674,13 @@ def test_a_missing_path_says_where_to_put_it() -> None:
         load({"storage_backend": "fsspec"}).storage_options()
     with pytest.raises(ConfigError, match=r"3fs\.mount_point .*HICACHE_STORAGE_3FS__MOUNT_POINT"):
         load({"storage_backend": "3fs"}).storage_options()
+
+
+def test_every_option_of_the_mooncake_backend_has_a_key_and_its_default() -> None:
+    given = load({"storage_backend": "mooncake"}).storage_options()
+    assert build_options(MooncakeOptions, given, "mooncake") == MooncakeOptions()
+    fields = {field.name.removesuffix("_bytes") for field in dataclasses.fields(MooncakeOptions)}
+    assert fields == {key.removesuffix("_bytes") for key in given}
 
 
 def test_every_option_of_the_fsspec_backend_has_a_key_and_its_default() -> None:

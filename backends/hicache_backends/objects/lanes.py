@@ -54,6 +54,10 @@ class Area:
         )
         return objects, trailers
 
+    def release(self) -> None:
+        """The store needs to know the memory no longer."""
+        self._store.unregister(self._start)
+
     def _reserve(self, size: int) -> None:
         if len(self._memory) < size:
             self._store.unregister(self._start)
@@ -146,7 +150,7 @@ class Lanes:
         end = time.monotonic() + timeout_ms / 1000
         try:
             for _ in range(self._count):
-                self._areas.get(timeout=max(0.0, end - time.monotonic()))
+                self._areas.get(timeout=max(0.0, end - time.monotonic())).release()
                 self._count -= 1
         except queue.Empty:
             return False

@@ -145,16 +145,33 @@ class Get(Transfer):
         self._locations = locations
 
     def run(self, area: Area, call: Call) -> None:
-        """Read, a batch at a time."""
-        for rows in self.place.batches(self.rows):
-            if self.deadline.passed or call.abandoned:
-                return
-            self._run_batch(rows, area, call)
+        """Read, a batch at a time, no page twice in one: not every store can."""
+        for wave in self._waves():
+            for rows in self.place.batches(wave):
+                if self.deadline.passed or call.abandoned:
+                    return
+                self._run_batch(rows, area, call)
+
+    def _waves(self) -> Iterator[Sequence[int]]:
+        """The rows such that no wave has a page twice."""
+        left = self.rows
+        while left:
+            first = {self.digests[i]: i for i in reversed(left)}
+            yield sorted(first.values())
+            left = [i for i in left if first[self.digests[i]] != i]
 
     def _run_batch(self, rows: Sequence[int], area: Area, call: Call) -> None:
-        place = self.place
+        """A page that is wrong is read once more: it may have been removed under the read."""
+        bad = self._read(rows, area, call)
+        if bad and not call.abandoned:
+            bad = self._read(bad, area, call)
+        if bad:
+            self.place.store.remove(self.place.keys([self.digests[i] for i in bad]), self.deadline)
+
+    def _read(self, rows: Sequence[int], area: Area, call: Call) -> list[int]:
+        """Read pages; the rows of those that are wrong."""
+        place, pages = self.place, self.pages[rows]
         keys = place.keys([self.digests[i] for i in rows])
-        pages = self.pages[rows]
         if self.in_place:
             source = pages
             objects, trailers = area.behind(pages)
@@ -168,17 +185,14 @@ class Get(Transfer):
         for n, good, checksum in zip(came, right, sums.tolist(), strict=True):
             expected = _expected(self._locations[rows[n]], place.page_bytes, checksum)
             outcomes[n] = BAD_CHECKSUM if not good else HIT if expected else STALE
-        bad = [key for key, o in zip(keys, outcomes, strict=True) if o.reason is Reason.CHECKSUM]
-        if bad:
-            place.store.remove(bad, self.deadline)
         with call.attended() as here:
-            if not here:
-                return
-            hits = [n for n, outcome in enumerate(outcomes) if outcome.ok]
-            if hits and not self.in_place:
-                place.engine.copy(source[hits], pages[hits])
-            for i, outcome in zip(rows, outcomes, strict=True):
-                self.outcomes[i] = outcome
+            if here:
+                hits = [n for n, outcome in enumerate(outcomes) if outcome.ok]
+                if hits and not self.in_place:
+                    place.engine.copy(source[hits], pages[hits])
+                for i, outcome in zip(rows, outcomes, strict=True):
+                    self.outcomes[i] = outcome
+        return [i for i, o in zip(rows, outcomes, strict=True) if o.reason is Reason.CHECKSUM]
 
 
 def _expected(location: bytes, page_bytes: int, checksum: int) -> bool:

@@ -1,0 +1,319 @@
+"""Mooncake's client, used so that it neither freezes, crashes nor outlives its welcome.
+
+Its set-up and its end hold the GIL, most calls outside of them crash the process, so do calls
+during its end, and a fork leaves a child that hangs. Calls in between give up the GIL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import MissingExtra, StorageClosed, StorageUnavailable
+from hicache_backends.mooncake.codes import LATE, TRANSFER_FAILED
+from hicache_backends.mooncake.options import LIMITS, Cluster
+from hicache_backends.pages import Pages
+
+MAX_PIECES = 1024
+"""Of one call. Mooncake fails or hangs beyond about 2,048 transfers to one peer."""
+_CONNECT_S = 2.0
+_KNOCK_S = 10.0
+_FAILURES = 3
+_REPLACE_S = 30.0
+_MOST_RETIRED = 4
+_KNOCK = Path(__file__).with_name("knock.py")
+
+_log = logging.getLogger(__name__)
+_kept: list[Any] = []
+"""Clients that cannot be ended: a call is inside, or their master is gone. Never destroyed."""
+
+
+class Session:
+    """One set-up client object of Mooncake's, and the calls inside it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Raises StorageUnavailable; `check_master` has been called."""
+        from mooncake.store import MooncakeDistributedStore
+
+        self._store = MooncakeDistributedStore()
+        result = self._store.setup(*cluster.setup())
+        if result:
+            raise StorageUnavailable(f"Mooncake's setup failed with {result} for {cluster.master}")
+        self._inside = 0
+        self._closed = False
+        self._ended = threading.Condition()
+
+    @contextmanager
+    def inside(self) -> Iterator[Any]:
+        """Mooncake's object, which is not ended meanwhile. Raises StorageClosed."""
+        with self._ended:
+            if self._closed:
+                raise StorageClosed("the Mooncake client is closed")
+            self._inside += 1
+        try:
+            yield self._store
+        finally:
+            with self._ended:
+                self._inside -= 1
+                self._ended.notify_all()
+
+    def close(self, cluster: Cluster, timeout_s: float) -> None:
+        """End it, unless a call stays inside, or the master is gone: that would freeze Python."""
+        with self._ended:
+            self._closed = True
+            idle = self._ended.wait_for(lambda: not self._inside, timeout_s)
+        if not idle or not _answers(cluster):
+            _kept.append(self._store)
+            return
+        self._store.close()
+
+
+class Client:
+    """A process's client of one cluster. Made by `connect`; thread safe.
+
+    Calls give one code a key, as Mooncake does: see `codes`. One that failed several times for a
+    peer is replaced by another client object, since such objects can go on failing.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.users = 0
+        self.replaced = 0
+        self._process = os.getpid()
+        self._session: Session | None = Session(cluster)
+        self._retired: list[Session] = []
+        self._registered: dict[int, int] = {}
+        self._ranges = np.empty((0, 2), np.uint64)
+        self._failures = 0
+        self._born_s = time.monotonic()
+        self._lock = threading.Lock()
+
+    def get_into(self, keys: Sequence[str], pages: Pages, deadline: Deadline) -> list[int]:
+        """Bytes read into each page, or a code."""
+        return self._move("batch_get_into", keys, pages, deadline)
+
+    def put_from(self, keys: Sequence[str], pages: Pages, deadline: Deadline) -> list[int]:
+        """0 for each page stored, or a code. A key that is there keeps its bytes; one whose
+        writer died gives 0 too and is not readable: ask `exists`."""
+        return self._move("batch_put_from", keys, pages, deadline)
+
+    def exists(self, keys: Sequence[str], deadline: Deadline) -> list[int]:
+        """1, 0 or a code for each key. Takes a lease."""
+        return self._each(keys, deadline, lambda store, part: store.batch_is_exist(part))
+
+    def remove(self, keys: Sequence[str], deadline: Deadline) -> list[int]:
+        """0 or a code for each key, leased or not."""
+        return self._each(keys, deadline, lambda store, part: store.batch_remove(part, True))
+
+    def size(self, key: str) -> int:
+        """Bytes of an object, or a code. Takes a lease."""
+        with self._current().inside() as store:
+            found: int = store.get_size(key)
+        return found
+
+    def upsert(self, key: str, data: bytes) -> int:
+        """Store an object in any case; 0 or a code."""
+        memory = Pages.from_buffers([data], writable=False)
+        with self._current().inside() as store:
+            result: int = store.upsert_from(key, int(memory.addresses[0, 0]), len(data))
+        return result
+
+    def healthy(self) -> bool:
+        """Whether the client says that it reaches its master."""
+        with self._current().inside() as store:
+            return bool(store.health_check() == 0)
+
+    def register(self, address: int, size: int) -> bool:
+        """Make memory known to the transport, so that it is read and written in place."""
+        with self._lock, self._current().inside() as store:
+            if store.register_buffer(address, size):
+                return False
+            self._registered[address] = size
+            self._sort()
+        return True
+
+    def unregister(self, address: int) -> None:
+        """Memory that was registered is about to go."""
+        with self._lock:
+            if self._registered.pop(address, None) is not None:
+                self._sort()
+                for session in [*self._retired, *filter(None, [self._session])]:
+                    with session.inside() as store:
+                        store.unregister_buffer(address)
+
+    def reaches(self, pages: Pages) -> bool:
+        """Whether all of these pages lie in registered memory."""
+        ranges = self._ranges
+        if not len(ranges) or not len(pages):
+            return False
+        starts = pages.addresses.ravel()
+        rows = np.searchsorted(ranges[:, 0], starts, side="right").astype(np.int64) - 1
+        ends = starts + pages.sizes.ravel()
+        return bool((rows >= 0).all() and (ends <= ranges[rows, 1]).all())
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End every client object that can be ended."""
+        with self._lock:
+            sessions = [*self._retired, *filter(None, [self._session])]
+            self._session, self._retired = None, []
+        if os.getpid() == self._process:
+            for session in sessions:
+                session.close(self.cluster, timeout_s)
+        else:
+            _kept.extend(sessions)  # in a fork they may be neither used nor ended
+
+    def _move(self, name: str, keys: Sequence[str], pages: Pages, deadline: Deadline) -> list[int]:
+        """A call of Mooncake's that moves pages, a bounded number of pieces at a time."""
+        most = max(1, MAX_PIECES // pages.pieces)
+        codes: list[int] = []
+        for start in range(0, len(keys), most):
+            if deadline.passed:
+                codes += [LATE] * (len(keys) - start)
+                break
+            part = slice(start, start + most)
+            where, sizes = pages.addresses[part].tolist(), pages.sizes[part].tolist()
+            with self._current().inside() as store:
+                if pages.pieces == 1:
+                    flat = [row[0] for row in where], [row[0] for row in sizes]
+                    codes += getattr(store, name)(list(keys[part]), *flat)
+                else:
+                    codes += getattr(store, f"{name}_multi_buffers")(list(keys[part]), where, sizes)
+        self._judge(codes)
+        return codes
+
+    def _each(
+        self,
+        keys: Sequence[str],
+        deadline: Deadline,
+        call: Callable[[Any, list[str]], list[int]],
+    ) -> list[int]:
+        codes: list[int] = []
+        for start in range(0, len(keys), MAX_PIECES):
+            if deadline.passed:
+                return codes + [LATE] * (len(keys) - start)
+            with self._current().inside() as store:
+                codes += call(store, list(keys[start : start + MAX_PIECES]))
+        return codes
+
+    def _current(self) -> Session:
+        session = self._session
+        if session is None:
+            raise StorageClosed("the Mooncake client is closed")
+        if os.getpid() != self._process:
+            raise StorageClosed("the Mooncake client belongs to the parent of this fork")
+        return session
+
+    def _judge(self, codes: Sequence[int]) -> None:
+        """Count calls that failed for a peer; replace the client object after several."""
+        if TRANSFER_FAILED not in codes:
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= _FAILURES:
+            self._replace()
+
+    def _replace(self) -> None:
+        with self._lock:
+            old, age_s = self._session, time.monotonic() - self._born_s
+            if old is None or age_s < _REPLACE_S or len(self._retired) >= _MOST_RETIRED:
+                return
+            self._born_s, self._failures = time.monotonic(), 0
+            try:
+                check_master(self.cluster)
+                fresh = Session(self.cluster)
+            except StorageUnavailable as error:
+                _log.warning("the Mooncake client keeps failing and can't be replaced: %s", error)
+                return
+            with fresh.inside() as store:
+                for address, size in self._registered.items():
+                    store.register_buffer(address, size)
+            self._session = fresh
+            self._retired.append(old)
+            self.replaced += 1
+            _log.warning("transfers kept failing: the Mooncake client was replaced")
+
+    def _sort(self) -> None:
+        spans = sorted((a, a + size) for a, size in self._registered.items())
+        self._ranges = np.array(spans, np.uint64).reshape(-1, 2)
+
+
+_clients: dict[Cluster, Client] = {}
+_connecting = threading.Lock()
+
+
+def connect(cluster: Cluster) -> Client:
+    """This process's client of the cluster; give it back by `disconnect`.
+
+    Raises MissingExtra, StorageUnavailable.
+    """
+    with _connecting:
+        client = _clients.get(cluster)
+        if client is None:
+            for name, value in LIMITS.items():
+                os.environ.setdefault(name, value)
+            check_master(cluster)
+            client = _clients[cluster] = Client(cluster)
+            if cluster.transport != cluster.protocol:
+                _log.warning("mooncake.protocol is rdma, but this host has no device: TCP runs")
+        client.users += 1
+        return client
+
+
+def disconnect(client: Client) -> None:
+    """A user is done; the last one ends the client."""
+    with _connecting:
+        client.users -= 1
+        if client.users:
+            return
+        _clients.pop(client.cluster, None)
+        client.close()
+
+
+def check_master(cluster: Cluster) -> None:
+    """Raises MissingExtra, and StorageUnavailable where a set-up would fail or hang here: tried
+    out in a process of its own."""
+    _check_installed()
+    if not _answers(cluster):
+        raise StorageUnavailable(f"no Mooncake master answers at {cluster.master}")
+    guest = dataclasses.replace(cluster, segment_bytes=0)
+    command = [sys.executable, str(_KNOCK), json.dumps(guest.setup())]
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=_KNOCK_S, check=False)  # noqa: S603 - our own script
+    except subprocess.TimeoutExpired:
+        raise StorageUnavailable(
+            f"what listens at {cluster.master} does not answer as a Mooncake master"
+        ) from None
+    if ended.returncode:
+        raise StorageUnavailable(
+            f"the Mooncake master at {cluster.master} takes no client: "
+            f"{ended.stderr.decode(errors='replace')[-300:]}"
+        )
+
+
+def _check_installed() -> None:
+    try:
+        import mooncake.store  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MissingExtra("the backend 'mooncake'", "mooncake") from error
+
+
+def _answers(cluster: Cluster) -> bool:
+    try:
+        socket.create_connection(cluster.address, _CONNECT_S).close()
+    except OSError:
+        return False
+    return True

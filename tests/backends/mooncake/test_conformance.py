@@ -1,0 +1,68 @@
+"""Pages keep every promise in the real Mooncake: a master, a holder, and this process as client."""
+
+from __future__ import annotations
+
+import urllib.request
+import uuid
+from pathlib import Path
+
+import pytest
+
+from hicache_backends.identity import Namespace
+from hicache_backends.mooncake.backend import MooncakeStore
+from hicache_backends.mooncake.filesystem import MooncakeFileSystem
+from hicache_backends.testing.conformance import PageStorageConformance
+from hicache_backends.testing.medium import Medium
+from tests.backends.mooncake.cluster import MooncakeCluster
+from tests.backends.objects.media import ObjectMedium
+
+
+class MooncakeMedium(ObjectMedium):
+    """A prefix of its own in a cluster."""
+
+    def __init__(
+        self, cluster: MooncakeCluster, *, bound: bool = False, shared: bool = False
+    ) -> None:
+        self.cluster, self.prefix = cluster, uuid.uuid4().hex
+
+        def connect() -> MooncakeStore:
+            fs = MooncakeFileSystem(cluster.address, skip_instance_cache=True)
+            return MooncakeStore(fs, self.prefix)
+
+        super().__init__(connect, bound=bound, shared=shared)
+
+    def stored(self, namespace: Namespace) -> set[bytes]:
+        with urllib.request.urlopen(f"{self.cluster.http}/get_all_keys") as reply:  # noqa: S310 - our own server
+            keys = reply.read().decode().split()
+        inside = f"{self.prefix}/{namespace.fingerprint.hex()}/"
+        names = [key.rpartition("/")[2] for key in keys if key.startswith(inside)]
+        return {bytes.fromhex(name) for name in names if name != "namespace.msgpack"}
+
+
+class MooncakeSuite(PageStorageConformance):
+    hole_patterns = 60
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, cluster: MooncakeCluster) -> None:
+        self.cluster = cluster
+
+
+class TestMooncake(MooncakeSuite):
+    machine_examples = 10
+
+    def make_medium(self, directory: Path) -> Medium:
+        return MooncakeMedium(self.cluster)
+
+
+class TestMooncakeBounded(MooncakeSuite):
+    machine_examples = 5
+
+    def make_medium(self, directory: Path) -> Medium:
+        return MooncakeMedium(self.cluster, bound=True)
+
+
+class TestMooncakeBesideARegistry(MooncakeSuite):
+    machine_examples = 5
+
+    def make_medium(self, directory: Path) -> Medium:
+        return MooncakeMedium(self.cluster, bound=True, shared=True)
