@@ -14,50 +14,21 @@ from hicache_storage.cli.app import build
 from hicache_storage.tools.line_process import LineProcess
 from hicache_storage.tools.replay import replay
 from hicache_storage.tools.replay_corrupt import asked_again
-from hicache_storage.tools.replay_front import Front
 from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult, Sizes, pages_of
-
-Chains = list[list[int]]
-USERS, TURNS = 9, 8
-
-
-def conversations() -> Chains:
-    """A system prompt of 6 blocks, then 5 new blocks a turn."""
-    history = {user: list(range(6)) for user in range(USERS)}
-    chains, fresh = [], 6
-    for _ in range(TURNS):
-        for user in range(USERS):
-            history[user] += range(fresh, fresh + 5)
-            fresh += 5
-            chains.append(list(history[user]))
-    return chains
-
-
-def unbounded_hits(chains: Chains) -> int:
-    """Prefix block hits if nothing is ever lost."""
-    seen: set[int] = set()
-    hits = 0
-    for chain in chains:
-        hits += next((n for n, block in enumerate(chain) if block not in seen), len(chain))
-        seen.update(chain)
-    return hits
-
-
-def lru_hits(chains: Chains, capacity: int) -> int:
-    """Prefix block hits of an exact LRU that touches a chain from its end."""
-    lru, hits = Front(capacity), 0
-    for chain in chains:
-        hits += lru.prefix(chain)
-        lru.touch(chain)
-    return hits
+from tests.hicache_storage.chains import (
+    TURNS,
+    USERS,
+    conversations,
+    lru_hits,
+    unbounded_hits,
+    write_trace,
+)
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("trace") / "conversations.jsonl"
-    lines = [json.dumps({"timestamp": 0, "hash_ids": chain}) for chain in conversations()]
-    path.write_text("\n".join(lines))
-    return path
+    directory = tmp_path_factory.mktemp("trace")
+    return write_trace(directory / "conversations.jsonl", conversations())
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +165,44 @@ def no_process_left() -> Iterator[None]:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = [Path(f"/proc/{child}/cmdline").read_text() for child in children]
     assert not [name for name in names if "replay_node" in name]
+
+
+def test_any_backend_is_replayed_with_options_of_its_own(trace: Path) -> None:
+    options = ["--backend", "memory", "--option", "capacity=200KiB", "--json"]
+    done = CliRunner().invoke(build(), ["replay", str(trace), *options])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert 0 < figures["prefix_hits"] < unbounded_hits(conversations())
+    assert figures["wrong_pages"] == 0
+
+
+def test_two_processes_share_nothing_where_each_has_a_path_of_its_own(
+    trace: Path, tmp_path: Path
+) -> None:
+    paths = tuple(str(tmp_path / name) for name in "ab")
+    result = replay(ReplayPlan(trace, nodes=2, paths=paths))
+    assert result.total.remote_hits == 0
+    assert result.total.wrong_pages == 0
+    assert all(list(Path(path).glob("*/*/seg-*.data")) for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--backend", "memory", "--path", "/a"], "takes no path"),
+        (["--backend", "memory", "--corrupt", "1"], "corrupt"),
+        (["--backend", "mem"], "did you mean 'memory'"),
+        (["--option", "io_mode"], "name=value"),
+        (["--option", "io_moed=direct"], "did you mean 'io_mode'"),
+        (["--backend", "3fs"], "is not on 3FS"),
+    ],
+)
+def test_a_backend_that_cannot_be_had_is_an_error_before_any_process_starts(
+    trace: Path, arguments: list[str], match: str
+) -> None:
+    done = CliRunner().invoke(build(), ["replay", str(trace), *arguments])
+    assert done.exit_code
+    assert match in str(done.exception) + done.output
 
 
 @pytest.mark.parametrize("wrong", [{"capacity": "0"}, {"front": "nan%"}, {"block_bytes": 10 << 40}])

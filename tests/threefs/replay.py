@@ -9,6 +9,7 @@ names and attributes for as long as 3FS does. What is printed is what the comman
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         command += ["--nodes", str(ours.hosts), "--backend", "3fs"]
         command += [f"--path={fs.mount}/kv" for fs in mounts]
         command += [f"--option=io_engine={ours.io_engine}", "--option=free_floor=0"]
-        return subprocess.run([*command, *others], check=False).returncode
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return subprocess.run([*command, *others], check=False, env=env).returncode
 
 
 if __name__ == "__main__":
