@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import dataclass, field
@@ -162,7 +163,10 @@ def chunk_advice(geometry: Geometry) -> str:
 def _mount(root: str) -> Mount:
     """Raises StorageUnavailable where the directory is not on 3FS or cannot be made."""
     path = Path(root)
-    if not path.exists() and path.parent.exists():
+    missing = False
+    with contextlib.suppress(OSError):  # of a dead daemon: the mount is told apart below
+        missing = not path.exists() and path.parent.exists()
+    if missing:
         find_mount(str(path.parent))
         try:
             path.mkdir(exist_ok=True)
