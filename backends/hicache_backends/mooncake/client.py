@@ -31,7 +31,7 @@ from hicache_backends.pages import Pages
 MAX_PIECES = 1024
 """Of one call. Mooncake fails or hangs beyond about 2,048 transfers to one peer."""
 _CONNECT_S = 2.0
-_KNOCK_S = 10.0
+_KNOCK_S = 5.0
 _FAILURES = 3
 _REPLACE_S = 30.0
 _MOST_RETIRED = 4
