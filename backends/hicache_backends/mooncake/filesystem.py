@@ -13,6 +13,7 @@ from typing import Any
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageClosed
 from hicache_backends.mooncake.client import Client, connect, disconnect
 from hicache_backends.mooncake.codes import MISSING, outcome_of
 from hicache_backends.mooncake.options import find_cluster
@@ -58,7 +59,14 @@ class MooncakeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec sh
         }
         self._http = http
         self._timeout_ms = timeout_ms
-        self.client: Client = connect(find_cluster(given))
+        self._client: Client | None = connect(find_cluster(given))
+
+    @property
+    def client(self) -> Client:
+        """The process's client of the cluster. Raises StorageClosed."""
+        if self._client is None:
+            raise StorageClosed("the file system is closed")
+        return self._client
 
     # -- many at once, without copies
 
@@ -174,6 +182,17 @@ class MooncakeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec sh
     def _rm(self, path: str) -> None:
         self.rm_file(path)
 
+    def rm(
+        self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
+    ) -> None:
+        for each in [path] if isinstance(path, str) else path:
+            keys = self.find(each, maxdepth) if recursive else self._keys([each])
+            if not keys:
+                raise FileNotFoundError(each)
+            for key, code in zip(keys, self.client.remove(keys, self._deadline()), strict=True):
+                if code:
+                    raise self._error(key, code)
+
     def rmdir(self, path: str) -> None:
         """There are no directories: nothing to do."""
 
@@ -188,7 +207,9 @@ class MooncakeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec sh
 
     def close(self) -> None:
         """Let go of the client; calls after this raise StorageClosed."""
-        disconnect(self.client)
+        client, self._client = self._client, None
+        if client is not None:
+            disconnect(client)
 
     def _open(
         self,
