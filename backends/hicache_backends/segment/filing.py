@@ -96,13 +96,14 @@ class Filing(ABC):
         end of a file are passed over. `own`: its records are going to be changed."""
 
     @abstractmethod
-    def zero(self, segment: Segment, slots: Sequence[int]) -> None:
-        """Wipe the records of these slots, given in order."""
+    def zero(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
+        """Wipe the records of these slots, given in order. ETIMEDOUT at the deadline where the
+        file system may hang."""
 
-    def spend(self, segment: Segment, slots: Sequence[int]) -> None:
+    def spend(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
         """Wipe the records of these slots, given in order, and give their space back: they are not
         used again."""
-        self.zero(segment, slots)
+        self.zero(segment, slots, deadline)
 
     def recording(
         self, places: Sequence[tuple[Segment, int]], index_fds: Sequence[int], deadline: Deadline
@@ -156,5 +157,5 @@ class PlainFiling(Filing):
     def read(self, directory: str, number: int, *, own: bool = True) -> Contents:
         return Contents(*read_segment(directory, number, self.page_bytes))
 
-    def zero(self, segment: Segment, slots: Sequence[int]) -> None:
+    def zero(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
         zero_records(segment, slots)

@@ -30,6 +30,8 @@ from hicache_backends.segment.format import RECORD, RECORD_BYTES
 from hicache_backends.segment.staging import always
 from hicache_backends.segment.state import PageName, StoreState
 
+_WIPE_MS = 100.0  # at least
+
 
 class Reader:
     """Finds pages: in the own index, in stores that nobody had open, at a given location."""
@@ -178,7 +180,8 @@ class Reading:
             for i in rows
         ]
         self._state.counts["unreadable_pages"] += len(pages)
-        self._state.discard(pages, retire=retire)
+        deadline = Deadline.after_ms(max(_WIPE_MS, self._deadline.remaining_ms()))
+        self._state.discard(pages, deadline, retire=retire)
 
     def _recheck(self, gone: list[int], read: list[int], outcomes: list[Outcome]) -> None:
         """Tell pages of other stores that are bad from those that left: the slot holds another

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hicache_backends.deadline import Deadline
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import Engine
 from hicache_backends.segment.filing import Filing
@@ -21,6 +22,7 @@ from hicache_backends.storage import Keeper, PageEntry
 
 _GHOSTS = 65536
 _CHUNK = 1024
+_GIVE_BACK_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class StoreState:
         """Give the space of spent slots back, and delete sealed segments that are empty."""
         if not self.spent:
             return
+        deadline = Deadline.after_ms(_GIVE_BACK_MS)
         with self.lock:
             slots, self.spent = self.spent, []
             places: dict[Segment, list[int]] = {}
@@ -151,7 +154,7 @@ class StoreState:
         for segment, withins in places.items():
             if self._left[segment]:
                 with contextlib.suppress(OSError):  # then a later process finds a page that is bad
-                    self.filing.spend(segment, sorted(withins))
+                    self.filing.spend(segment, sorted(withins), deadline)
             else:
                 self.forget_segment(segment)
                 del self._left[segment]
@@ -160,7 +163,9 @@ class StoreState:
                 if all(other.directory != segment.directory for other in self._left):
                     self.filing.remove_store(segment.directory)
 
-    def discard(self, pages: Sequence[PageName], *, retire: bool = False) -> dict[bytes, OSError]:
+    def discard(
+        self, pages: Sequence[PageName], deadline: Deadline, *, retire: bool = False
+    ) -> dict[bytes, OSError]:
         """Forget pages, on the medium too, and tell the keeper. The digests whose records could
         not be wiped, with why. With `retire` their slots are not used again."""
         with self.lock:
@@ -170,7 +175,7 @@ class StoreState:
             self.index.pin(slots)  # not free before the records are wiped
             for slot in slots:
                 self.index.remove(slot)
-        failed = self.wipe(slots)
+        failed = self.wipe(slots, deadline)
         if not retire:
             self.unpin(slots)
         if entries and self.keeper:
@@ -211,7 +216,7 @@ class StoreState:
         if entries and self.keeper:
             self.keeper.gone(entries)
 
-    def wipe(self, slots: Sequence[int]) -> dict[int, OSError]:
+    def wipe(self, slots: Sequence[int], deadline: Deadline) -> dict[int, OSError]:
         """Clear the records of slots that no page is in; of which that fails, and why."""
         by_segment: dict[Segment, dict[int, int]] = {}
         for slot in slots:
@@ -220,7 +225,7 @@ class StoreState:
         failed: dict[int, OSError] = {}
         for segment, here in by_segment.items():
             try:
-                self.filing.zero(segment, sorted(here))
+                self.filing.zero(segment, sorted(here), deadline)
             except OSError as error:
                 failed.update(dict.fromkeys(here.values(), error))
             else:

@@ -166,12 +166,14 @@ class SegmentStore(PageStorage):
         return held
 
     def remove(self, digests: Sequence[bytes]) -> list[Outcome]:
-        flight = self._calls.begin(Deadline.after_ms(_REMOVE_MS))
+        deadline = Deadline.after_ms(_REMOVE_MS)
+        flight = self._calls.begin(deadline)
         try:
             failed: dict[bytes, OSError] = {}
             distinct = list(dict.fromkeys(digests))
             for start in range(0, len(distinct), _REMOVE_PAGES):
-                failed.update(self._remove(distinct[start : start + _REMOVE_PAGES]))
+                some = distinct[start : start + _REMOVE_PAGES]
+                failed.update(self._remove(some, deadline))
         finally:
             flight.end()
         if not failed:
@@ -272,12 +274,12 @@ class SegmentStore(PageStorage):
             return True
         return digest in self._foreign.rows
 
-    def _remove(self, digests: Sequence[bytes]) -> dict[bytes, OSError]:
+    def _remove(self, digests: Sequence[bytes], deadline: Deadline) -> dict[bytes, OSError]:
         self._foreign.forget(digests)
         with self._state.lock:
             slots = map(self._state.index.slots.get, digests)
             pages = [self._state.name(slot) for slot in slots if slot is not None]
-        return self._state.discard(pages)
+        return self._state.discard(pages, deadline)
 
 
 def _are_names(names: Sequence[bytes]) -> bool:

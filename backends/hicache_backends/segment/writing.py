@@ -25,6 +25,7 @@ from hicache_backends.segment.state import StoreState
 _RECORD = struct.Struct("<16s16sQQIIII")
 _BEING_WRITTEN = miss(Reason.BEING_WRITTEN, "by another call on this store")
 _GIVEN_UP = miss(Reason.NO_SPACE, "its segment was given up meanwhile")
+_WIPE_MS = 2000.0
 _NO_SPACE = miss(Reason.NO_SPACE, "full of pages that are in use or kept for others")
 
 
@@ -100,7 +101,7 @@ class Writing:
         try:
             results, checksums = self._write(pages) if self.rows else ([], [])
             if not in_time():
-                self._state.wipe(self._slots)
+                self._state.wipe(self._slots, Deadline.after_ms(_WIPE_MS))
                 return self.outcomes
             return self._commit(results, checksums)
         finally:

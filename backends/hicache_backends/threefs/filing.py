@@ -32,7 +32,6 @@ from hicache_backends.threefs.reclaim import delete_segment, remove_store
 from hicache_backends.usrbio.engine import UsrbioEngine
 
 _READ_MS = 5000.0  # when a store is opened
-_WIPE_MS = 500.0  # in calls that have a deadline of their own
 _T = TypeVar("_T")
 
 
@@ -112,16 +111,15 @@ class ThreeFsFiling(Filing):
         used = np.flatnonzero(valid_records(raw) & (records["bytes"] == self.page_bytes))
         return Contents(len(records), used.astype(np.int32), records[used])
 
-    def spend(self, segment: Segment, slots: Sequence[int]) -> None:
-        self.zero(segment, slots)
+    def spend(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
+        self.zero(segment, slots, deadline)
         if self._is_chunked:
             size = self.slot_bytes
             holes = [(slot * size, (slot + 1) * size) for slot in slots]
             self._aside.later(lambda: punch(segment.data_path, holes))
 
-    def zero(self, segment: Segment, slots: Sequence[int]) -> None:
+    def zero(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
         """Of another process's segment, too: that its store was left behind is up to the caller."""
-        deadline = Deadline.after_ms(_WIPE_MS)
         flags = os.O_RDWR | self.index_flags
 
         def open_index() -> int:
