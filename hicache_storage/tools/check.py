@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import dataclasses
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from hicache_storage.config import Config
 from hicache_storage.config.model import redacted
 from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
+from hicache_storage.tools.check_place import notes, place, registry_reach
 from hicache_storage.tools.clearing import prune, roots_of
 from hicache_storage.tools.remedies import remedy
 from kvmanager.endpoint import Endpoint
@@ -66,22 +68,33 @@ def dry_run(config: Config) -> Report:
     try:
         _check_endpoint(config)
         part = "storage backend"
-        namespace = probe_namespace(config)
-        with open_page_store(config, namespace, server="hicache-check") as store:
-            name = NAMES.get(config.backend, config.backend)
-            if failed := store.storage.stats().get("failed_roots"):
-                raise StorageUnavailable(str(failed))  # a server would go on without them
-            report.steps.append(Step(f"{name} backend connected", _place(config, store)))
-            report.steps.append(_registry_step(config, store))
-            report.steps.append(_self_test(store))
-            report.stats = store.stats()
-        _leave_no_trace(config)
-        report.steps.append(Step("HiCache initialized", ""))
+        _initialise(config, report)
     except HiCacheError as error:
         part = "KVManager" if isinstance(error, RegistryError) else part
         report.error = f"{part} init failed: {error}"
         report.remedy = remedy(error)
     return report
+
+
+def _initialise(config: Config, report: Report) -> None:
+    """Every step, with its place in the report. Raises HiCacheError."""
+    store = open_page_store(config, probe_namespace(config), server="hicache-check")
+    try:
+        with store:
+            name = NAMES.get(config.backend, config.backend)
+            if failed := store.storage.stats().get("failed_roots"):
+                raise StorageUnavailable(str(failed))  # a server would go on without them
+            report.steps.append(Step(f"{name} backend connected", place(config, store)))
+            report.steps += [Step(kind, text) for kind, text in notes(config, store)]
+            report.steps.append(_registry_step(config, store))
+            report.steps.append(_self_test(store))
+            report.stats = store.stats()
+    except HiCacheError:
+        with contextlib.suppress(HiCacheError):
+            _leave_no_trace(config)
+        raise
+    _leave_no_trace(config)
+    report.steps.append(Step("HiCache initialized", ""))
 
 
 def _check_endpoint(config: Config) -> None:
@@ -101,8 +114,12 @@ def _leave_no_trace(config: Config) -> None:
 
 def probe_namespace(config: Config) -> Namespace:
     """The configured namespace where the identity is complete, else one of the check's own, with
-    pages of the configured size. Raises ConfigError where the identity cannot be read."""
-    return config.own_namespace() or Namespace(
+    pages of the configured size. Raises ConfigError where the identity cannot be read.
+
+    On 3FS always one of the check's own: it would take over stores that a server looks for which
+    starts at the same time.
+    """
+    own = config.own_namespace() or Namespace(
         _PROBE_MODEL,
         "1",
         "uint8",
@@ -111,6 +128,7 @@ def probe_namespace(config: Config) -> Namespace:
         config.identity.page_bytes or _PROBE_PAGE_BYTES,
         tenant=config.global_kvmanager.namespace,
     )
+    return dataclasses.replace(own, salt=_PROBE_MODEL) if config.backend == "3fs" else own
 
 
 def _registry_step(config: Config, store: PageStore) -> Step:
@@ -122,7 +140,8 @@ def _registry_step(config: Config, store: PageStore) -> Step:
     while True:  # the session connects in the background
         try:
             store.registry.lookup([b"\0" * 16], store.storage.media, deadline)
-            return Step("KVManager connected", str(redacted(manager.endpoint)))
+            reached = f"{redacted(manager.endpoint)}{registry_reach(config)}"
+            return Step("KVManager connected", reached)
         except RegistryError:
             if deadline.passed:
                 raise
@@ -159,16 +178,3 @@ def _steps(store: PageStore, key: str, page: bytes, back: bytearray) -> Iterator
     read = store.get([key], [back])[0]
     yield "get", "" if read.ok else f"{read.reason and read.reason.value} {read.detail}"
     yield "compare", "" if bytes(back) == page else "the bytes read are not those written"
-
-
-def _place(config: Config, store: PageStore) -> str:
-    """Where pages go and how, in a few words."""
-    stats = store.storage.stats()
-    words = [", ".join(roots_of(config))]
-    words += [f"{k} {stats[k]}" for k in ("io_engine", "io_mode") if stats.get(k)]
-    if capacity := int(stats.get("capacity_bytes", 0)):
-        words.append(f"capacity {format_size(capacity)}")
-        room = sum(shutil.disk_usage(root).total for root in roots_of(config))
-        if 0 < room < capacity:
-            words.append(f"which is more than the {format_size(room)} of the file system")
-    return ", ".join(word for word in words if word)

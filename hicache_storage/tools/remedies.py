@@ -1,4 +1,4 @@
-"""What to do about an error, by its kind."""
+"""What to do about an error, by what it says or else by its kind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,43 @@ from hicache_backends.errors import (
     IdentityMismatch,
     RegistryError,
     RegistryRefused,
+    StorageError,
     StorageUnavailable,
 )
+
+_WRITABLE = (
+    "let this user read and write there; a mount that is read-only, or for its own user only, has "
+    "to be mounted otherwise"
+)
+_SYMPTOMS = {
+    "Read-only file system": _WRITABLE,
+    "Permission denied": _WRITABLE,
+    "is not on 3FS": "mount 3FS there with hf3fs_fuse_main, or mend 3fs.mount_point",
+    "does not exist on the 3FS mount": "create the directory above 3fs.mount_point, or mend it",
+    "shm is too small": "enlarge /dev/shm (docker: --shm-size), or lower 3fs.staging_bytes "
+    'or 3fs.rings; 3fs.io_engine "auto" or "fuse" goes on without rings',
+    "the ring self-test failed": "read the log of hf3fs_fuse_main and mend the daemon; "
+    '3fs.io_engine "fuse" does without rings',
+    "same /dev/shm": "run daemon and engine with one /dev/shm (containers: --ipc=host); "
+    '3fs.io_engine "auto" or "fuse" goes on without rings',
+    "the /dev/shm of this process": "run daemon and engine with one /dev/shm (containers: "
+    '--ipc=host); 3fs.io_engine "auto" or "fuse" goes on without rings',
+    "the official ring client is not installed": "install the module hf3fs_fuse, or set "
+    '3fs.ring_client to "auto" or "own"',
+    "USRBIO": 'give the mount what is missing, or set 3fs.io_engine to "auto" or "fuse"',
+    "3FS daemon does not answer": "see what hf3fs_fuse_main waits for, or restart it",
+    "is its daemon hung": "see what hf3fs_fuse_main waits for, or restart it",
+    "does not answer": "restart what serves the mount: for 3FS hf3fs_fuse_main",
+    "is not writable": _WRITABLE,
+    "Remote I/O error": "read the log of hf3fs_fuse_main, and see how the 3FS cluster is",
+    "belongs to the cluster": "mend 3fs.cluster_id, or give this cluster a 3fs.mount_point of its "
+    "own",
+    "give 3fs a directory of its own": "set 3fs.mount_point to a directory that no other backend "
+    "uses",
+    "the self-test failed at": "see what the medium lacks: space, rights or health; "
+    "`hicache-storage fsck` looks at what lies there",
+}
+"""By words of errors about storage; the first that fits."""
 
 _REMEDIES: dict[type[HiCacheError], str] = {
     ConfigError: "mend the option or key that is named; `hicache-storage config show` has each "
@@ -25,4 +60,9 @@ _REMEDIES: dict[type[HiCacheError], str] = {
 
 def remedy(error: HiCacheError) -> str:
     """What to do, "" where nothing general can be said."""
+    if isinstance(error, StorageError):
+        said = str(error)
+        for words, text in _SYMPTOMS.items():
+            if words in said:
+                return text
     return next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), "")
