@@ -89,13 +89,14 @@ def join_registry(
 
     process, host = uuid.uuid4().bytes, socket.gethostname()
     sessions: dict[bytes, Registry] = {}
+    only = len(storage.stores) == 1  # it answers for what the storage has taken over, too
     try:
         for store, medium in storage.stores:
             sessions[store] = connect_registry(
                 endpoint,
                 namespace,
                 Member(process, host, server or f"{host}-{os.getpid()}", store, medium, rank=rank),
-                entries=_OwnPages(storage, store),
+                entries=storage.entries if only else _OwnPages(storage, store),
                 options=options,
             )
     except BaseException:
