@@ -108,6 +108,11 @@ class ObjectStorage(PageStorage):
     def store_of(self, digest: bytes) -> bytes:
         return self._uuid
 
+    def register(self, address: int, size: int) -> bool:
+        """Make memory known to the store's transport until the store closes: pages in it are then
+        moved in place, by calls that stay for as long as the transport does. False: no use."""
+        return self._place.zero_copy and self._place.store.register(address, size)
+
     def put(
         self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
     ) -> list[Outcome]:

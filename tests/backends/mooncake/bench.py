@@ -1,0 +1,133 @@
+"""What the backend costs over Mooncake's own calls, in turns on one cluster.
+
+python -m tests.backends.mooncake.bench [--rounds 5] [--segment-mib 1024]
+
+A holder process and this one as a client without memory, over TCP on loopback. Each round puts
+and gets the same amount bare (`batch_put_from`, `batch_get_into`, no checksum) and through the
+backend, from memory that is registered (moved in place) and memory that is not (staged). Ratios
+are medians of the rounds: above 1, the backend is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.mooncake.backend import MooncakeOptions, open_mooncake
+from hicache_backends.mooncake.client import Client, connect, disconnect
+from hicache_backends.mooncake.options import find_cluster
+from hicache_backends.objects.storage import ObjectStorage
+from hicache_backends.pages import Pages
+from hicache_backends.storage import UNKNOWN
+from hicache_backends.testing.canaries import NAMESPACE, digests_of
+from tests.backends.mooncake.cluster import MooncakeCluster
+from tests.backends.mooncake.network import lonely_network
+
+BATCH_BYTES = 64 << 20
+Times = dict[str, list[float]]
+
+
+def memory_of(count: int, page_bytes: int) -> tuple[np.ndarray, Pages]:
+    memory = np.random.default_rng(1).integers(0, 255, count * page_bytes, np.uint8)
+    start: int = memory.__array_interface__["data"][0]
+    places = [start + i * page_bytes for i in range(count)]
+    return memory, Pages.from_pointers(places, [page_bytes] * count, pieces=1, keep=(memory,))
+
+
+def later() -> Deadline:
+    return Deadline.after_ms(60_000)
+
+
+def timed(call: Callable[[], Sequence[object]], ok: Callable[[object], bool]) -> float:
+    began = time.perf_counter()
+    results = call()
+    seconds = time.perf_counter() - began
+    assert all(map(ok, results)), results
+    return seconds
+
+
+def bare(client: Client, pages: Pages, name: str, times: Times) -> None:
+    keys = [f"bare/{name}/{i}" for i in range(len(pages))]
+    size = pages.page_bytes
+    put = timed(lambda: client.put_from(keys, pages, later()), lambda code: code == 0)
+    got = timed(lambda: client.get_into(keys, pages, later()), lambda code: code == size)
+    times.setdefault("bare put", []).append(put)
+    times.setdefault("bare get", []).append(got)
+    client.remove(keys, later())
+
+
+def ours(storage: ObjectStorage, pages: Pages, name: str, kind: str, times: Times) -> None:
+    digests = digests_of(*(f"{name} {kind} {i}" for i in range(len(pages))))
+    unknown = [UNKNOWN] * len(digests)
+    put = timed(lambda: storage.put(digests, pages, unknown, later()), bool)
+    got = timed(lambda: storage.get(digests, pages, later()), bool)
+    times.setdefault(f"{kind} put", []).append(put)
+    times.setdefault(f"{kind} get", []).append(got)
+    storage.remove(digests)
+
+
+def measure(cluster: MooncakeCluster, page_bytes: int, rounds: int) -> Times:
+    """Seconds of each kind of call, a round an entry."""
+    namespace = dataclasses.replace(NAMESPACE, page_bytes=page_bytes)
+    client = connect(find_cluster({"master": cluster.address}))
+    storage = open_mooncake(namespace, MooncakeOptions(cluster.address))
+    count = BATCH_BYTES // page_bytes
+    registered, inside = memory_of(count, page_bytes)
+    _, outside = memory_of(count, page_bytes)
+    start: int = registered.__array_interface__["data"][0]
+    assert client.register(start, registered.nbytes)
+    times: Times = {}
+    for number in range(rounds + 1):
+        if number == 1:
+            times = {}  # the first round warms up
+        bare(client, inside, str(number), times)
+        ours(storage, inside, str(number), "registered", times)
+        ours(storage, outside, str(number), "staged", times)
+    client.unregister(start)
+    storage.close()
+    disconnect(client)
+    return times
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--segment-mib", type=int, default=1024)
+    parser.add_argument("--page-mib", type=float, nargs="*", default=[0.0625, 1, 4])
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as directory, lonely_network():
+        cluster = MooncakeCluster(Path(directory))
+        try:
+            cluster.start_master()
+            cluster.start_holder(chosen.segment_mib << 20)
+            for mib in chosen.page_mib:
+                times = measure(cluster, int(mib * (1 << 20)), chosen.rounds)
+                for way in ("put", "get"):
+                    plain = times[f"bare {way}"]
+                    line = f"{mib} MiB {way}: bare {_rate(plain)}"
+                    for kind in ("registered", "staged"):
+                        own = times[f"{kind} {way}"]
+                        pairs = zip(plain, own, strict=True)
+                        ratio = statistics.median(a / b for a, b in pairs)
+                        line += f", {kind} {_rate(own)} ({ratio:.2f})"
+                    print(line)  # noqa: T201 - a report
+        finally:
+            cluster.stop()
+    return 0
+
+
+def _rate(seconds: Sequence[float]) -> str:
+    return f"{BATCH_BYTES / statistics.median(seconds) / 1e9:.2f} GB/s"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
