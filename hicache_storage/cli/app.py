@@ -14,6 +14,7 @@ from hicache_storage.cli.bench_storage import bench_storage
 from hicache_storage.cli.check import check
 from hicache_storage.cli.clear import clear
 from hicache_storage.cli.demo import demo
+from hicache_storage.cli.fsck import fsck
 from hicache_storage.cli.inspect import inspect
 from hicache_storage.cli.output import print_error, print_failure, print_json
 from hicache_storage.cli.replay import replay
@@ -38,6 +39,7 @@ def build() -> typer.Typer:
     app.command()(inspect)
     app.add_typer(namespaces.app, name="namespaces")
     app.command()(clear)
+    app.command()(fsck)
     app.command()(replay)
     bench = typer.Typer(no_args_is_help=True, help="Measure the storage and the registry.")
     bench.command("storage")(bench_storage)

@@ -95,9 +95,9 @@ def show_removed(results: list[Removed], *, dry_run: bool) -> None:
     typer.echo(f"{done}: {format_size(freed)}")
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--unused-for") -> float:
     """Seconds of "90s", "30m", "12h" or "7d". Raises ConfigError."""
     match = re.fullmatch(r"([0-9]+)([smhd])", text.strip().lower())
     if match is None:
-        raise ConfigError(f"--unused-for takes a time such as 30m, 12h or 7d, not {text!r}")
+        raise ConfigError(f"{option} takes a time such as 30m, 12h or 7d, not {text!r}")
     return int(match[1]) * _SECONDS[match[2]]

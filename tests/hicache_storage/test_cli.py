@@ -73,6 +73,8 @@ def test_help_imports_nothing_heavy() -> None:
         ["namespaces", "prune", "."],
         ["namespaces", "prune", ".", "--unused-for", "long"],
         ["clear", "--tenant", "t", "--config", "absent.json"],
+        ["fsck", "."],
+        ["fsck", "--config", "absent.json"],
         ["config", "shwo"],
         ["frobnicate"],
         ["check", "--frobnicate"],

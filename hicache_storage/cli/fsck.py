@@ -1,0 +1,105 @@
+"""`hicache-storage fsck`: look directories through, mend what may be mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hicache_backends.errors import ConfigError
+from hicache_storage.cli.config import ConfigFile
+from hicache_storage.cli.namespaces import seconds
+from hicache_storage.cli.output import AsJson, print_json, print_table
+
+if TYPE_CHECKING:
+    from hicache_storage.tools.fsck import LeftStore, Orders, RootCheck
+
+
+def fsck(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]...", help="Directories; else those of the configuration."),
+    ] = None,
+    config: ConfigFile = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Delete unfinished files and halves of segments, and empty damaged records, in "
+            "stores that nobody uses.",
+        ),
+    ] = False,
+    delete_left: Annotated[
+        bool, typer.Option("--delete-left", help="Delete stores whose process is gone.")
+    ] = False,
+    idle: Annotated[
+        str, typer.Option(help="With --delete-left: only those unused for so long: 30m, 12h, 7d.")
+    ] = "1h",
+    as_json: AsJson = False,
+) -> None:
+    """Look through what lies in the directories and say what is wrong; 1 if that is anything.
+
+    A store that is in use is never touched.
+    """
+    from hicache_storage.tools.fsck import Orders
+
+    orders = Orders(repair, delete_left, seconds(idle, "--idle"))
+    checks = [_checked(path, orders) for path in _paths(directories, config)]
+    ok = all(check.ok for check in checks)
+    if as_json:
+        print_json({"ok": ok, "roots": [check.to_json() for check in checks]})
+    else:
+        for check in checks:
+            _show(check)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _paths(directories: list[Path] | None, config: Path | None) -> list[str]:
+    if directories:
+        return [str(path) for path in directories]
+    from hicache_storage.sglang.settings import file_config
+    from hicache_storage.tools.clearing import roots_of
+
+    if found := roots_of(file_config(config)):
+        return found
+    raise ConfigError("no directory to look through: name one, or a configuration with --config")
+
+
+def _checked(path: str, orders: Orders) -> RootCheck:
+    from hicache_storage.cli.progress import counted
+    from hicache_storage.tools.fsck import check_root, stores_in
+    from hicache_storage.tools.roots import open_root
+
+    root = open_root(path)
+    stores = stores_in(root)
+    with counted(path, len(stores)) as step:
+        return check_root(root, stores, orders, step)
+
+
+def _show(check: RootCheck) -> None:
+    from hicache_backends.sizes import format_size
+
+    typer.echo(
+        f"{check.root}: {check.kind}, {check.stores:,} stores, {check.in_use:,} of them in use, "
+        f"{check.pages:,} pages in {format_size(check.file_bytes)} of files"
+    )
+    if troubles := check.by_kind():
+        rows = [(t["count"], t["mended"], t["what"], t["examples"]) for t in troubles]
+        print_table("", ("found", "mended", "what", "such as"), rows)
+    if check.left:
+        left = [
+            (store.path, store.pages, format_size(store.file_bytes), store.idle_s, _fate(store))
+            for store in check.left
+        ]
+        print_table("", ("store left behind", "pages", "files", "idle s", ""), left)
+    typer.echo("clean" if check.ok else "not clean")
+
+
+def _fate(store: LeftStore) -> str:
+    if store.deleted:
+        return "deleted"
+    if store.why_kept:
+        return f"kept: {store.why_kept}"
+    return "adopted" if store.adopted else ""
