@@ -15,6 +15,9 @@ from hicache_backends.outcomes import BAD_CHECKSUM, HIT, STALE, TIMED_OUT, Outco
 from hicache_backends.pages import Pages
 from hicache_backends.segment.format import Location
 
+_IN_PLACE = 8
+"""Batches at once of pages that are moved in place: between them the deadline is looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -33,9 +36,10 @@ class Place:
         names = [digest.hex() for digest in digests]
         return [f"{self.prefix}/{name[:2]}/{name}" for name in names]
 
-    def batches(self, rows: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Rows, as many at once as fit into a batch."""
-        most = max(1, self.batch_bytes // self.page_bytes)
+    def batches(self, rows: Sequence[int], *, in_place: bool) -> Iterator[Sequence[int]]:
+        """Rows, as many at once as fit into a batch; more where they need no memory."""
+        room = self.batch_bytes * (_IN_PLACE if in_place else 1)
+        most = max(1, room // self.page_bytes)
         return (rows[start : start + most] for start in range(0, len(rows), most))
 
 
@@ -74,7 +78,7 @@ class Put(Transfer):
     def run(self, area: Area, call: Call) -> None:
         """Write what is not there, a batch at a time."""
         try:
-            for rows in self.place.batches(self.rows):
+            for rows in self.place.batches(self.rows, in_place=self.in_place):
                 if self.deadline.passed or call.abandoned:
                     return
                 self._run_batch(rows, area, call)
@@ -147,7 +151,7 @@ class Get(Transfer):
     def run(self, area: Area, call: Call) -> None:
         """Read, a batch at a time, no page twice in one: not every store can."""
         for wave in self._waves():
-            for rows in self.place.batches(wave):
+            for rows in self.place.batches(wave, in_place=self.in_place):
                 if self.deadline.passed or call.abandoned:
                     return
                 self._run_batch(rows, area, call)

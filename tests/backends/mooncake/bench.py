@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +76,11 @@ def ours(storage: ObjectStorage, pages: Pages, name: str, kind: str, times: Time
     storage.remove(digests)
 
 
-def measure(cluster: MooncakeCluster, page_bytes: int, rounds: int) -> Times:
+def measure(cluster: MooncakeCluster, page_bytes: int, rounds: int, moved: int) -> Times:
     """Seconds of each kind of call, a round an entry."""
     namespace = dataclasses.replace(NAMESPACE, page_bytes=page_bytes)
     client = connect(find_cluster({"master": cluster.address}))
-    storage = open_mooncake(namespace, MooncakeOptions(cluster.address))
+    storage = open_mooncake(namespace, MooncakeOptions(cluster.address, max_transfer_bytes=moved))
     count = BATCH_BYTES // page_bytes
     registered, inside = memory_of(count, page_bytes)
     _, outside = memory_of(count, page_bytes)
@@ -89,9 +90,13 @@ def measure(cluster: MooncakeCluster, page_bytes: int, rounds: int) -> Times:
     for number in range(rounds + 1):
         if number == 1:
             times = {}  # the first round warms up
-        bare(client, inside, str(number), times)
-        ours(storage, inside, str(number), "registered", times)
-        ours(storage, outside, str(number), "staged", times)
+        turns = [
+            partial(bare, client, inside, str(number), times),
+            partial(ours, storage, inside, str(number), "registered", times),
+            partial(ours, storage, outside, str(number), "staged", times),
+        ]
+        for turn in range(3):  # each goes first as often as the others
+            turns[(number + turn) % 3]()
     client.unregister(start)
     storage.close()
     disconnect(client)
@@ -103,6 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--segment-mib", type=int, default=1024)
     parser.add_argument("--page-mib", type=float, nargs="*", default=[0.0625, 1, 4])
+    parser.add_argument("--transfer-mib", type=int, default=16)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as directory, lonely_network():
         cluster = MooncakeCluster(Path(directory))
@@ -110,7 +116,9 @@ def main(arguments: Sequence[str]) -> int:
             cluster.start_master()
             cluster.start_holder(chosen.segment_mib << 20)
             for mib in chosen.page_mib:
-                times = measure(cluster, int(mib * (1 << 20)), chosen.rounds)
+                times = measure(
+                    cluster, int(mib * (1 << 20)), chosen.rounds, chosen.transfer_mib << 20
+                )
                 for way in ("put", "get"):
                     plain = times[f"bare {way}"]
                     line = f"{mib} MiB {way}: bare {_rate(plain)}"
