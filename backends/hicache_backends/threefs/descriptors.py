@@ -12,6 +12,7 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.segment.descriptors import Descriptors
 from hicache_backends.segment.plain import open_plain
 from hicache_backends.threefs.aside import Aside
+from hicache_backends.usrbio.mount import check_mounted
 
 _DENIAL_S = 5.0
 """How long another node may believe that a name is not there."""
@@ -48,6 +49,7 @@ class AsideDescriptors(Descriptors):
             try:
                 return open_plain(path, flags)
             except FileNotFoundError:
+                check_mounted(path)
                 if flags & os.O_RDWR or time.monotonic() > give_up_s or not _is_listed(path):
                     raise
                 time.sleep(_RETRY_S)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hicache_backends.segment.directory import StoreDirectory
 from hicache_backends.threefs.tenure import SIGN_S, Here, Tenure
+from hicache_backends.usrbio.mount import check_mounted
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class SignedDirectory(StoreDirectory):
             try:
                 self._tenure(clean=clean).write(self.path)
             except FileNotFoundError:
+                check_mounted(self.path)
                 self._vanished = True
                 raise
 

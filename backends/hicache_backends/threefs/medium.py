@@ -33,6 +33,7 @@ from hicache_backends.threefs import adoption
 from hicache_backends.threefs.directory import SignedDirectory
 from hicache_backends.threefs.reclaim import Left, reclaim
 from hicache_backends.threefs.tenure import LEASE_S, Tenure
+from hicache_backends.usrbio.mount import check_mounted
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ class ThreeFsMedium(Medium):
     def open_again(
         self, namespace: Namespace, lost: StoreDirectory, deadline: Deadline
     ) -> StoreDirectory:
+        check_mounted(self.root)
         Path(self.root).mkdir(exist_ok=True)
         self._settle(Limits(self._capacity, self._floor))
         fresh = self.open_store(namespace, deadline)
@@ -159,6 +161,7 @@ class ThreeFsMedium(Medium):
         store = self._store
         assert store is not None  # noqa: S101 - a volume opens its store before it grows
         with self._lock:
+            check_mounted(self.root)
             if self._room() < most:
                 for directory, number in reclaim(self._left(), most - self._room(), namespace):
                     self.reclaimed_segments += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -53,6 +54,13 @@ def find_mount(path: str, mountinfo: Path = _MOUNTINFO) -> Mount:
     if not iovs:
         raise StorageUnavailable(f"{point} has no {IOVS_DIR}: its FUSE daemon offers no USRBIO")
     return Mount(point, facts.st_dev, facts.st_blksize)
+
+
+def check_mounted(path: str) -> None:
+    """Raises OSError, ENOTCONN, where no 3FS is mounted any more: what lies at the path then is
+    nobody's store."""
+    if _mount_of(os.path.realpath(path), _MOUNTINFO.read_text())[1] != FILE_SYSTEM:
+        raise OSError(errno.ENOTCONN, "3FS is not mounted there right now", path)
 
 
 def cluster_name(path: str) -> str:

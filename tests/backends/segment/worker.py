@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
+from hicache_backends.nvme import NvmeOptions, open_nvme
 from hicache_backends.segment.segment import stored_bytes
+from hicache_backends.segment.store import SegmentStore
 from hicache_backends.testing.canaries import (
     NAMESPACE,
     PAGE_BYTES,
@@ -41,11 +42,13 @@ def options(*roots: Path, pages: int = 256, segment_pages: int = 8, **more: Any)
 
 
 class Worker:
-    """A process that has a store open on `root`."""
+    """A process that has a store open on `root`. `module`: what it runs."""
+
+    module = __name__
 
     def __init__(self, root: Path, *, wait: bool = True, **more: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, json.dumps([str(root), more])],
+            [sys.executable, "-m", self.module, json.dumps([str(root), more])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -93,7 +96,14 @@ class Worker:
         self.process.stdout.close()
 
 
-def _serve(storage: NvmeStorage, name: str, *arguments: Any) -> Any:
+def serve(storage: SegmentStore) -> None:
+    """Say which store it is, and answer until the commands end."""
+    _say(storage.stores[0][0].hex())
+    for line in sys.stdin:
+        _say(_answer(storage, *json.loads(line)))
+
+
+def _answer(storage: SegmentStore, name: str, *arguments: Any) -> Any:
     names = arguments[0] if arguments else []
     pages = digests_of(*names)
     if name == "put":
@@ -120,10 +130,7 @@ def _serve(storage: NvmeStorage, name: str, *arguments: Any) -> Any:
 
 def _main() -> None:
     root, more = json.loads(sys.argv[1])
-    storage = open_nvme(NAMESPACE, options(Path(root), **more), shared=True)
-    _say(storage.stores[0][0].hex())
-    for line in sys.stdin:
-        _say(_serve(storage, *json.loads(line)))
+    serve(open_nvme(NAMESPACE, options(Path(root), **more), shared=True))
 
 
 def _say(answer: object) -> None:
