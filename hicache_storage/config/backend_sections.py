@@ -121,6 +121,11 @@ class ThreeFsSection(SegmentSection):
     """A 3FS cluster through its mount. Rings and mount stage by themselves."""
 
     mount_point: PathText | None = Field(default=None, description="Directory on the 3FS mount")
+    capacity: Size | None = Field(
+        default=None,
+        description="Bytes kept, all processes of all hosts together; None: as before, at first "
+        "80 % of what is free",
+    )
     cluster_id: str | None = Field(
         default=None,
         min_length=1,

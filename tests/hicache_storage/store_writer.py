@@ -51,11 +51,15 @@ def put(storage: PageStorage, pages: int, first: int = 0) -> None:
 
 
 class StoreWriter:
-    """The process. `store`: the name of its store."""
+    """The process. `store`: the name of its store. `busy`: it goes on storing, so many pages a
+    round, and evicts what it has no room for."""
 
-    def __init__(self, backend: str, root: Path, pages: int, model: str = "m") -> None:
+    def __init__(
+        self, backend: str, root: Path, pages: int, model: str = "m", *, busy: bool = False
+    ) -> None:
+        kind = "busy" if busy else "idle"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, backend, str(root), str(pages), model],
+            [sys.executable, "-m", __name__, backend, str(root), str(pages), model, kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,6 +72,12 @@ class StoreWriter:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def await_rounds(self, count: int) -> None:
+        """Return in the middle of the round after so many."""
+        assert self._process.stdout is not None
+        for _ in range(count):
+            assert self._process.stdout.readline()
 
     def kill(self) -> None:
         """kill -9."""
@@ -91,10 +101,15 @@ class StoreWriter:
             self.kill()
 
 
-def main(backend: str, root: str, pages: str, model: str) -> None:
+def main(backend: str, root: str, pages: str, model: str, kind: str) -> None:
     storage = open_store(backend, Path(root), model)
     put(storage, int(pages))
     print(storage.stores[0][0].hex(), flush=True)  # noqa: T201 - the answer
+    first = 0
+    while kind == "busy":
+        first += int(pages)
+        put(storage, int(pages), first)
+        print(first, flush=True)  # noqa: T201 - the answer
     sys.stdin.readline()
     storage.close()
 

@@ -14,8 +14,8 @@ import pytest
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.pages import Pages
+from hicache_backends.threefs import adoption
 from hicache_storage.cli.app import run
-from hicache_storage.tools import root_threefs
 from hicache_storage.tools.media import read_medium
 from tests.hicache_storage.store_writer import (
     PAGE_BYTES,
@@ -47,8 +47,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     if request.param == "nvme":
         yield Site("nvme", tmp_path / "kv", tmp_path / "kv")
         return
-    at_once = {"attr_ms": 0, "entry_ms": 0, "absent_ms": 0}  # what is changed behind the mount
-    with ThreeFs(tmp_path / "backing", tmp_path / "mount", **at_once) as fs:
+    backing, mount = tmp_path / "backing", tmp_path / "mount"
+    # what is changed behind the mount is seen at once
+    with ThreeFs(backing, mount, attr_ms=0, entry_ms=0, absent_ms=0) as fs:
         yield Site("3fs", fs.mount / "kv", fs.backing / "kv")
 
 
@@ -133,6 +134,21 @@ def test_a_killed_writer_leaves_nothing_that_is_wrong(
     assert (left["pages"], left["adopted"], left["closed_cleanly"]) == (20, False, False)
     assert left["file_bytes"] >= 20 * PAGE_BYTES
     assert left["idle_s"] < 60
+
+
+@pytest.mark.parametrize("rounds", [1, 6, 15])
+def test_a_writer_killed_in_the_middle_is_mended_once(
+    rounds: int, site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with site.writer(10, "live") as live:
+        with StoreWriter(site.backend, site.root, 40, busy=True) as writer:
+            writer.await_rounds(rounds)
+            fsck(capsys, site)
+            writer.kill()
+        fsck(capsys, site, "--repair", code=0)
+        assert fsck(capsys, site, code=0)["troubles"] == []
+        assert whole_pages(site, live.store) == 10
+        live.close()
 
 
 def test_each_kind_of_trouble_is_found_mended_and_then_gone(
@@ -280,7 +296,7 @@ def test_a_store_that_is_taken_over_at_that_moment_is_kept(
         site = Site("3fs", fs.mount, fs.backing)
         with site.writer(5) as gone:
             gone.kill()
-        monkeypatch.setattr(root_threefs.adoption, "claim", lambda directory, store: False)
+        monkeypatch.setattr(adoption, "claim", lambda directory, store: False)
         report = fsck(capsys, site, "--delete-left", "--idle", "0s", code=0)
         assert "adopted" in report["left"][0]["why_kept"]
         assert whole_pages(site, gone.store) == 5

@@ -11,6 +11,8 @@ import pytest
 
 from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_storage.cli.app import run
+from hicache_storage.config import load_config
+from hicache_storage.sglang.neighbours import neighbours
 from hicache_storage.tools import roots
 from hicache_storage.tools.media import StoreReport, read_medium
 from tests.hicache_storage.store_writer import (
@@ -176,3 +178,12 @@ def test_a_mount_that_hangs_is_an_error_in_time(
 def test_a_mount_without_a_store_is_an_error(fs: ThreeFs) -> None:
     with pytest.raises(ConfigError, match="holds no store"):
         read_medium(fs.mount)
+
+
+def test_other_namespaces_beside_ones_own_are_found(fs: ThreeFs) -> None:
+    with StoreWriter("3fs", fs.mount, 3) as own, StoreWriter("3fs", fs.mount, 3, "other") as other:
+        tree = {"storage_backend": "3fs", "3fs": {"mount_point": str(fs.mount)}}
+        config = load_config(tree, env={})
+        assert neighbours(config, namespace()) == [namespace("other")]
+        own.close()
+        other.close()
