@@ -90,11 +90,17 @@ def _show(check: RootCheck) -> None:
         print_table("", ("found", "mended", "what", "such as"), rows)
     if check.left:
         left = [
-            (store.path, store.pages, format_size(store.file_bytes), store.idle_s, _fate(store))
+            (_name(store), store.pages, format_size(store.file_bytes), store.idle_s, _fate(store))
             for store in check.left
         ]
         print_table("", ("store left behind", "pages", "files", "idle s", ""), left)
     typer.echo("clean" if check.ok else "not clean")
+
+
+def _name(store: LeftStore) -> str:
+    """As `inspect` and `namespaces list` name namespace and store."""
+    path = Path(store.path)
+    return f"{path.parent.name[:16]}/{path.name[:16]}"
 
 
 def _fate(store: LeftStore) -> str:

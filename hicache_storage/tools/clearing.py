@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.identity import Namespace
 from hicache_storage.config import Config
+from hicache_storage.tools.fsck_find import foreign_entries
 from hicache_storage.tools.media import NamespaceReport, read_medium
 from hicache_storage.tools.roots import Root, explained, is_root, open_root
 
@@ -117,6 +119,9 @@ def raise_epochs(config: Config, namespaces: Sequence[Namespace]) -> dict[str, i
 
 def delete_store(root: Root, path: str) -> str:
     """Delete one store if it is still nobody's, and its namespace with the last store; "" or why
-    it is still there. Raises StorageUnavailable."""
-    with explained(path, "deleted"), root.taken(path) as why_not:
-        return why_not or root.delete(path)
+    it is still there, as it is where something foreign lies in it. Raises StorageUnavailable."""
+    with explained(path, "deleted"):
+        if foreign := root.run(lambda: foreign_entries(path)):
+            return f"{Path(foreign[0]).name} lies there, which is no part of a store"
+        with root.taken(path) as why_not:
+            return why_not or root.delete(path)

@@ -103,10 +103,15 @@ class RootCheck:
                         "what": words,
                         "count": sum(found.trouble.count for found in of_kind),
                         "mended": sum(found.trouble.count for found in of_kind if found.mended),
-                        "examples": [_shown(found.trouble) for found in of_kind[:_EXAMPLES]],
+                        "examples": [self._shown(each.trouble) for each in of_kind[:_EXAMPLES]],
                     }
                 )
         return rows
+
+    def _shown(self, trouble: Trouble) -> str:
+        """Its path below the root, and what is known of it."""
+        path = trouble.path.removeprefix(f"{self.root}/")
+        return f"{path}: {trouble.detail}" if trouble.detail else path
 
 
 def stores_in(root: Root) -> list[str]:
@@ -209,7 +214,3 @@ def _left(store: StoreReport, *, deleted: bool, why_kept: str) -> LeftStore:
         deleted=deleted,
         why_kept=why_kept,
     )
-
-
-def _shown(trouble: Trouble) -> str:
-    return f"{trouble.path}: {trouble.detail}" if trouble.detail else trouble.path

@@ -55,13 +55,10 @@ class Trouble:
 def find_in_store(root: Root, store: StoreReport) -> Iterator[Trouble]:
     """What is wrong in a store. What only its own process may be at is left to that."""
     yield from _damaged(root, store)
-    for entry in _entries(store.path):
-        if _is_draft(entry):
-            if not store.in_use_by:
-                yield Trouble(DRAFTS, entry.path)
-        elif not (_OF_A_STORE.fullmatch(entry.name) and _is_file(entry)):
-            yield Trouble(FOREIGN, entry.path)
+    yield from (Trouble(FOREIGN, path) for path in foreign_entries(store.path))
     if not store.in_use_by:
+        drafts = (entry.path for entry in _entries(store.path) if _is_draft(entry))
+        yield from (Trouble(DRAFTS, path) for path in drafts)
         yield from _halves(store.path)
         if store.owner_problem:
             yield Trouble(OWNERS, store.path, detail=store.owner_problem)
@@ -77,6 +74,15 @@ def find_in_root(root: Root) -> Iterator[Trouble]:
                 yield Trouble(DRAFTS, entry.path)
         elif entry.name not in _OF_A_ROOT:
             yield Trouble(FOREIGN, entry.path)
+
+
+def foreign_entries(store: str) -> list[str]:
+    """Paths in a store's directory that are no part of a store."""
+    return [
+        entry.path
+        for entry in _entries(store)
+        if not (_OF_A_STORE.fullmatch(entry.name) and _is_file(entry)) and not _is_draft(entry)
+    ]
 
 
 def damaged_records(root: Root, store: str, number: int) -> tuple[int, ...]:

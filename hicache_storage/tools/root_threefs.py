@@ -97,7 +97,7 @@ class ThreeFsRoot(Root):
             self.run(lambda: remove_store(own.path))
 
     def delete(self, store: str) -> str:
-        """As far as nothing foreign lies there, the directories go too."""
+        """The directory stays where something foreign has come into it meanwhile."""
 
         def delete() -> str:
             for number in sorted({number for number, _ in segment_files(store)}):

@@ -234,6 +234,22 @@ def test_stores_left_behind_are_deleted_when_they_are_old_enough(
     }
 
 
+def test_a_store_with_something_foreign_in_it_is_not_deleted(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with site.writer(5) as gone:
+        gone.kill()
+    (site.store(gone.store) / "note.txt").write_text("mine")
+    report = fsck(capsys, site, "--delete-left", "--idle", "0s", code=1)
+    assert report["left"][0]["why_kept"].startswith("note.txt lies there")
+    assert run(["namespaces", "prune", str(site.root), "--all"]) == 0
+    assert "note.txt lies there" in capsys.readouterr().out
+    assert whole_pages(site, gone.store) == 5
+    (site.store(gone.store) / "note.txt").unlink()
+    fsck(capsys, site, "--delete-left", "--idle", "0s", code=0)
+    assert read_medium(site.root).namespaces == ()
+
+
 def test_an_owner_file_that_cannot_be_read_is_told(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
