@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import errno
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,6 +32,9 @@ from hicache_backends.outcomes import (
 from hicache_backends.pages import Pages
 
 MEDIUM_KEY = ".medium"
+_ASK_PUTS = 16
+"""So many puts ask first after one that sent pages for nothing."""
+_EXISTED = Outcome(True, existed=True)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -79,6 +82,8 @@ class FsspecStore(ObjectStore):
         self.name = f"{scheme}:{self._calls.root}"
         self._engine = open_engine()
         self._renames = not self._calls.is_async and self._calls.overrides("mv")
+        self._creates = False  # a put that must not overwrite says so: found out when opened
+        self._ask = 0
 
     def medium(self, deadline: Deadline) -> bytes:
         found = self.read(MEDIUM_KEY, deadline)
@@ -92,6 +97,10 @@ class FsspecStore(ObjectStore):
             name = None
         if not isinstance(name, bytes) or len(name) != 16:
             raise StorageUnavailable(f"{self.name}/{MEDIUM_KEY} is not what was written there")
+        if self._calls.is_async:
+            create = self._calls.method("pipe_file")
+            again = partial(create, f"{self._calls.root}/{MEDIUM_KEY}", found, mode="create")
+            self._creates = _is_there(self._calls.all([again], deadline)[0])
         return name
 
     def get_into(self, keys: Sequence[str], objects: Pages, deadline: Deadline) -> list[Outcome]:
@@ -113,12 +122,23 @@ class FsspecStore(ObjectStore):
         self._engine.copy(source, objects[came])
         return outcomes
 
+    def asks_first(self) -> bool:
+        self._ask = max(0, self._ask - 1)
+        return self._ask > 0 or not self._creates
+
     def put_from(self, keys: Sequence[str], objects: Pages, deadline: Deadline) -> list[Outcome]:
-        write = self._calls.method("pipe_file") if not self._renames else self._write
+        if self._renames:
+            write: Callable[..., Any] = self._write
+        else:
+            write = self._calls.method("pipe_file")
+            write = partial(write, mode="create") if self._creates else write
         calls = [
             partial(write, path, _bytes_of(objects, i)) for i, path in enumerate(self._paths(keys))
         ]
-        return [_outcome(result) for result in self._calls.all(calls, deadline)]
+        done = self._calls.all(calls, deadline)
+        if any(map(_is_there, done)):
+            self._ask = _ASK_PUTS
+        return [_EXISTED if _is_there(result) else _outcome(result) for result in done]
 
     def exists(self, keys: Sequence[str], deadline: Deadline) -> list[bool]:
         ask = self._calls.method("exists")
@@ -195,6 +215,13 @@ class FsspecStore(ObjectStore):
 def _bytes_of(objects: Pages, row: int) -> bytes:
     pieces = zip(objects.addresses[row].tolist(), objects.sizes[row].tolist(), strict=True)
     return b"".join(ctypes.string_at(address, size) for address, size in pieces)
+
+
+def _is_there(result: object) -> bool:
+    """Whether a put that must not overwrite was refused because the object is there."""
+    return isinstance(result, FileExistsError) or (
+        isinstance(result, OSError) and "PreconditionFailed" in str(result)
+    )
 
 
 def _outcome(result: object) -> Outcome:

@@ -32,7 +32,8 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def put_from(self, keys: Sequence[str], objects: Pages, deadline: Deadline) -> list[Outcome]:
-        """Store objects, each visible when it is whole. One that is there may keep its bytes."""
+        """Store objects, each visible when it is whole. One that is there may keep its bytes, and
+        is `existed` where the store can tell."""
 
     @abstractmethod
     def exists(self, keys: Sequence[str], deadline: Deadline) -> list[bool]:
@@ -53,6 +54,10 @@ class ObjectStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything. No call is under way, and none follows."""
+
+    def asks_first(self) -> bool:
+        """Whether the next put should ask which objects are there; else `put_from` tells."""
+        return True
 
     def register(self, address: int, size: int) -> bool:
         """Make memory known to the transport, for as long as it lives; False: no use."""

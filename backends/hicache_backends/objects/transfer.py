@@ -91,7 +91,9 @@ class Put(Transfer):
 
     def _run_batch(self, rows: Sequence[int], area: Area, call: Call) -> None:
         keys = self.place.keys([self.digests[i] for i in rows])
-        there = self.place.store.exists(keys, self.deadline)
+        there = [False] * len(keys)
+        if self.place.store.asks_first():
+            there = self.place.store.exists(keys, self.deadline)
         with call.attended() as here:
             if here:
                 self._note_existing([i for i, found in zip(rows, there, strict=True) if found])
@@ -127,6 +129,9 @@ class Put(Transfer):
             if not here:
                 return
             for i, checksum, outcome in zip(rows, sums.tolist(), written, strict=True):
+                if outcome.existed:
+                    self._note_existing([i])
+                    continue
                 if outcome.ok:
                     location = self._index.add(self.digests[i], self.parents[i], checksum)
                     outcome = Outcome(True, location=location)

@@ -19,13 +19,15 @@ class TestMemory(PageStorageConformance):
 
 class TestMemoryBounded(PageStorageConformance):
     machine_examples = 20
+    hole_patterns = 60
 
     def make_medium(self, directory: Path) -> Medium:
         return FsspecMedium(f"memory://{uuid.uuid4().hex}", bound=True)
 
 
 class TestMemoryBesideARegistry(PageStorageConformance):
-    machine_examples = 20
+    machine_examples = 10
+    hole_patterns = 60
 
     def make_medium(self, directory: Path) -> Medium:
         return FsspecMedium(f"memory://{uuid.uuid4().hex}", bound=True, shared=True)
@@ -33,6 +35,7 @@ class TestMemoryBesideARegistry(PageStorageConformance):
 
 class TestFile(PageStorageConformance):
     machine_examples = 10
+    hole_patterns = 60
 
     def make_medium(self, directory: Path) -> Medium:
         return FsspecMedium(f"file://{directory}/kv")
