@@ -15,13 +15,11 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.storage import UNKNOWN, PageEntry
-from kvmanager.aio_connection import AsyncConnection, AsyncPool
+from kvmanager.aio_driver import async_driver
 from kvmanager.connect import connect_registry
-from kvmanager.core import Flow, T
+from kvmanager.flow import Flow, T
 from kvmanager.model import Claim, EntrySource, Lookup, Member, Orders, Published, Removal, State
 from kvmanager.options import RegistryOptions
-from kvmanager.probe import Probe
-from kvmanager.resp import Reply
 from kvmanager.session import RedisRegistry
 
 ALONE_RETRY_S = 0.001
@@ -60,7 +58,7 @@ class AsyncRegistry:
         self._session = session
         self._core = session.core
         self._driver = session.driver
-        self._pool = AsyncPool(session.driver.pool, session.core.options.connect_timeout_ms)
+        self._io = async_driver(session.driver, session.core.options.connect_timeout_ms)
 
     @property
     def state(self) -> State:
@@ -75,13 +73,15 @@ class AsyncRegistry:
         prefix: bool = True,
         why: bool = True,
     ) -> Lookup:
-        return await self._run(self._core.lookup(digests, media, prefix=prefix, why=why), deadline)
+        return await self._io.run(
+            self._core.lookup(digests, media, prefix=prefix, why=why), deadline
+        )
 
     async def claim(
         self, digests: Sequence[bytes], deadline: Deadline, *, token: bytes = b""
     ) -> tuple[bytes, list[Claim]]:
         ttl_ms = deadline.remaining_ms() + self._core.options.claim_grace_ms
-        return await self._run(self._core.claim(digests, ttl_ms, token), deadline)
+        return await self._io.run(self._core.claim(digests, ttl_ms, token), deadline)
 
     async def publish(
         self, entries: Sequence[PageEntry], token: bytes, deadline: Deadline
@@ -89,7 +89,7 @@ class AsyncRegistry:
         return await self._mutate(lambda: self._core.publish(entries, token), deadline)
 
     async def abort(self, digests: Sequence[bytes], token: bytes, deadline: Deadline) -> None:
-        await self._run(self._core.abort(digests, token), deadline)
+        await self._io.run(self._core.abort(digests, token), deadline)
 
     async def remove(
         self,
@@ -103,10 +103,10 @@ class AsyncRegistry:
     async def report_bad(
         self, digest: bytes, location: bytes, deadline: Deadline, *, parent: bytes = UNKNOWN
     ) -> None:
-        await self._run(self._core.report_bad(digest, location, parent), deadline)
+        await self._io.run(self._core.report_bad(digest, location, parent), deadline)
 
     async def clear_namespace(self, deadline: Deadline) -> int:
-        return await self._run(self._core.clear_namespace(), deadline)
+        return await self._io.run(self._core.clear_namespace(), deadline)
 
     def start(self, on_orders: Callable[[Orders], Awaitable[None]]) -> None:
         """Begin to send heartbeats. `on_orders` runs in this event loop; orders that it has not
@@ -129,7 +129,7 @@ class AsyncRegistry:
 
     async def close(self, timeout_ms: float = 2000) -> None:
         """As `Registry.close`."""
-        await self._pool.clear()
+        await self._io.pool.clear()
         await asyncio.shield(asyncio.to_thread(self._session.close, timeout_ms))
 
     def stats(self) -> dict[str, int | float | str]:
@@ -159,7 +159,7 @@ class AsyncRegistry:
                 flow = call()  # from here on it is in the journal, cancelled or not
             if not alone:
                 raise RegistryUnavailable("another mutation of this store waits for its reply")
-            return await self._run(flow, deadline)
+            return await self._io.run(flow, deadline)
         except (RegistryError, asyncio.CancelledError):
             self._core.lagging()
             raise
@@ -174,52 +174,6 @@ class AsyncRegistry:
                 return False
             await asyncio.sleep(ALONE_RETRY_S)
         return True
-
-    async def _run(self, flow: Flow[T], deadline: Deadline) -> T:
-        self._driver.check()
-        deadline = self._driver.limit(deadline)
-        connection = await self._connect(deadline)
-        try:
-            return await self._run_on(connection, flow, deadline)
-        finally:
-            flow.close()
-            await self._pool.give(connection)
-
-    async def _connect(self, deadline: Deadline) -> AsyncConnection:
-        try:
-            return await self._pool.take(deadline)
-        except RegistryError as error:
-            self._driver.failed(str(error), at_once=not deadline.passed)
-            raise
-
-    async def _run_on(self, connection: AsyncConnection, flow: Flow[T], deadline: Deadline) -> T:
-        """As `Driver.run_on`."""
-        self._driver.calls += 1
-        try:
-            request = next(flow)
-            while True:
-                try:
-                    self._driver.round_trips += 1
-                    reply = await self._exchange(connection, request, deadline)
-                except RegistryError as error:
-                    request = flow.throw(error)
-                else:
-                    request = flow.send(reply)
-        except StopIteration as done:
-            self._driver.breaker.succeeded()
-            value: T = done.value
-            return value
-
-    async def _exchange(
-        self, connection: AsyncConnection, request: bytes | Probe, deadline: Deadline
-    ) -> Reply | list[bytes]:
-        try:
-            if isinstance(request, Probe):
-                return self._driver.probed(request, *await connection.probe(request, deadline))
-            return self._driver.read(await connection.exchange(request, deadline))
-        except OSError as error:
-            await self._pool.clear()
-            raise self._driver.lost(error) from error
 
 
 def _abandon(connecting: asyncio.Task[RedisRegistry]) -> None:

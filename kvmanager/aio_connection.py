@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
+from typing import Protocol
 
 import redis
 import redis.asyncio.connection
@@ -73,24 +75,43 @@ class AsyncConnection:
             await self._made.disconnect(nowait=True)
 
 
-class AsyncPool:
-    """The last connection given back is the first one taken. Connects to wherever `pool` does."""
+class AsyncChannel(Protocol):
+    """As `connection.Channel`; close it after a cancellation, too."""
 
-    def __init__(self, pool: Pool, connect_timeout_ms: float, keep: int = 8) -> None:
-        self._pool = pool
+    clean: bool
+    generation: int
+
+    async def exchange(self, request: bytes, deadline: Deadline) -> bytes:
+        """The raw reply. Raises TimeoutError, OSError; close the channel after either."""
+
+    async def probe(self, probe: Probe, deadline: Deadline) -> Probed:
+        """Raises as `exchange`."""
+
+    async def close(self) -> None:
+        """It is of no use afterwards."""
+
+
+class AsyncChannelPool(ABC):
+    """The last connection given back is the first one taken."""
+
+    def __init__(self, connect_timeout_ms: float, keep: int = 8) -> None:
         self._connect_timeout_ms = connect_timeout_ms
         self._keep = keep
-        self._idle: list[AsyncConnection] = []
+        self._idle: list[AsyncChannel] = []
         self._generation = 0
 
-    async def take(self, deadline: Deadline) -> AsyncConnection:
+    async def take(self, deadline: Deadline) -> AsyncChannel:
         """An idle connection or a new one. Raises RegistryUnavailable, RegistryRefused."""
         if self._idle:
             return self._idle.pop()
-        generation = self._generation
-        return AsyncConnection(await self._connect(deadline), generation)
+        left_ms = min(deadline.remaining_ms(), self._connect_timeout_ms)
+        return await self._open(max(left_ms, 1) / 1000, self._generation)
 
-    async def give(self, connection: AsyncConnection) -> None:
+    @abstractmethod
+    async def _open(self, timeout_s: float, generation: int) -> AsyncChannel:
+        """Raises RegistryUnavailable or RegistryRefused."""
+
+    async def give(self, connection: AsyncChannel) -> None:
         """Back for the next caller, if it can be used again."""
         usable = connection.clean and connection.generation == self._generation
         if usable and len(self._idle) < self._keep:
@@ -105,8 +126,18 @@ class AsyncPool:
         for connection in idle:
             await connection.close()
 
-    async def _connect(self, deadline: Deadline) -> redis.asyncio.connection.AbstractConnection:
-        limit_s = max(1.0, min(deadline.remaining_ms(), self._connect_timeout_ms)) / 1000
+
+class AsyncPool(AsyncChannelPool):
+    """Connects to wherever `pool` does."""
+
+    def __init__(self, pool: Pool, connect_timeout_ms: float, keep: int = 8) -> None:
+        super().__init__(connect_timeout_ms, keep)
+        self._pool = pool
+
+    async def _open(self, timeout_s: float, generation: int) -> AsyncConnection:
+        return AsyncConnection(await self._connect(timeout_s), generation)
+
+    async def _connect(self, limit_s: float) -> redis.asyncio.connection.AbstractConnection:
         endpoint = self._pool.endpoint
         settings = endpoint.settings(limit_s)
         kind = _KINDS[settings.pop("connection_class", redis.Connection)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from typing import Final
+from abc import ABC, abstractmethod
+from typing import Any, Final, Protocol
 
 import redis.connection
 
 from hicache_backends import native_calls
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
+from kvmanager import resp
 from kvmanager.endpoint import Endpoint
 from kvmanager.probe import Probe
 from kvmanager.resp import Replies
@@ -20,6 +22,22 @@ RECEIVE_BYTES: Final = 65_536
 
 Probed = tuple[list[bytes] | None, bytes, bytes]
 """Locations, if the probe sufficed; else None, the replies behind its HGETs and the script's."""
+
+
+class Channel(Protocol):
+    """A connection as a pool keeps it. `clean`: no request is without its reply."""
+
+    clean: bool
+    generation: int
+
+    def exchange(self, request: bytes, deadline: Deadline) -> bytes:
+        """The raw reply. Raises TimeoutError, OSError; close the channel after either."""
+
+    def probe(self, probe: Probe, deadline: Deadline) -> Probed:
+        """Raises as `exchange`."""
+
+    def close(self) -> None:
+        """It is of no use afterwards."""
 
 
 class Connection:
@@ -75,30 +93,41 @@ class Connection:
         self._made.disconnect()  # type: ignore[no-untyped-call]  # redis-py's
 
 
-class Pool:
+class ChannelPool(ABC):
     """The last connection given back is the first one taken."""
 
-    def __init__(self, endpoint: Endpoint, connect_timeout_ms: float, keep: int = 16) -> None:
-        self.endpoint = endpoint
+    def __init__(self, connect_timeout_ms: float, keep: int = 16) -> None:
         self._connect_timeout_ms = connect_timeout_ms
         self._keep = keep
-        self._idle: list[Connection] = []
+        self._idle: list[Channel] = []
         self._generation = 0
 
-    def take(self, deadline: Deadline) -> Connection:
+    @property
+    @abstractmethod
+    def shown(self) -> str:
+        """Where the connections go, without secrets."""
+
+    @abstractmethod
+    def parse(self, raw: bytes) -> Any:
+        """What a raw reply says. Raises RegistryError, NoScript."""
+
+    @abstractmethod
+    def _open(self, timeout_s: float, generation: int) -> Channel:
+        """Raises RegistryUnavailable or RegistryRefused."""
+
+    def take(self, deadline: Deadline) -> Channel:
         """Raises RegistryUnavailable or RegistryRefused if none can be made."""
         try:
             return self._idle.pop()
         except IndexError:
             return self.connect(deadline)
 
-    def connect(self, deadline: Deadline) -> Connection:
+    def connect(self, deadline: Deadline) -> Channel:
         """A new one, whatever is idle."""
         left_ms = min(deadline.remaining_ms(), self._connect_timeout_ms)
-        generation = self._generation
-        return Connection(self.endpoint.connect(max(left_ms, 1) / 1000), generation)
+        return self._open(max(left_ms, 1) / 1000, self._generation)
 
-    def give(self, connection: Connection) -> None:
+    def give(self, connection: Channel) -> None:
         """Back for the next caller, if it can be used again."""
         if (
             connection.clean
@@ -115,6 +144,24 @@ class Pool:
         with contextlib.suppress(IndexError):
             while True:  # one by one, so that none is closed that another thread takes meanwhile
                 self._idle.pop().close()
+
+
+class Pool(ChannelPool):
+    """Connections to a Redis server."""
+
+    def __init__(self, endpoint: Endpoint, connect_timeout_ms: float, keep: int = 16) -> None:
+        super().__init__(connect_timeout_ms, keep)
+        self.endpoint = endpoint
+
+    @property
+    def shown(self) -> str:
+        return self.endpoint.shown
+
+    def parse(self, raw: bytes) -> resp.Reply:
+        return resp.parse(raw)
+
+    def _open(self, timeout_s: float, generation: int) -> Channel:
+        return Connection(self.endpoint.connect(timeout_s), generation)
 
 
 def exchange(stream: socket.socket, request: bytes, deadline: Deadline, replies: int = 1) -> bytes:

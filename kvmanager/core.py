@@ -14,24 +14,22 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import UNKNOWN, PageEntry
-from kvmanager import wire
+from kvmanager import replies, wire
+from kvmanager.flow import Flow, T, answer
 from kvmanager.journal import Batch, Journal
 from kvmanager.model import MAX_KEYS, MAX_PROBES, Claim, Lookup, Member, Orders, Published, Removal
 from kvmanager.options import RegistryOptions
 from kvmanager.probe import SKEW, Probe, Routes, is_fresh
-from kvmanager.resp import NoScript, Reply
+from kvmanager.resp import Reply
 from kvmanager.scripts import Call
-
-T = TypeVar("T")
-Flow = Generator[bytes | Probe, Any, T]
 
 MAX_PROBED_MEDIA = 4
 """A probe asks for each page on each medium, the script only until the page is found."""
@@ -39,7 +37,8 @@ OTHER_WRITER = "the registry has mutations of this store that it did not send; a
 
 
 class SessionCore:
-    """State and calls of a session. `wake` is called when a heartbeat should come at once."""
+    """State and calls of a session. `wake` is called when a heartbeat should come at once; `speaks`
+    is how the calls are asked and answered."""
 
     def __init__(
         self,
@@ -47,11 +46,12 @@ class SessionCore:
         member: Member,
         options: RegistryOptions,
         wake: Callable[[], None] = lambda: None,
+        speaks: type[wire.Wire] = wire.Wire,
     ) -> None:
         self.member = member
         self.options = options
         self.wake = wake
-        self.wire = wire.Wire(namespace, member)
+        self.wire = speaks(namespace, member)
         self.routes = Routes(self.wire.tag, max(1, options.touch_interval_ms // wire.UNIT_MS))
         self.journal = Journal(options.journal_entries)
         self.joined = False
@@ -93,7 +93,7 @@ class SessionCore:
             try:
                 read = partial(self.found, keys_asked=len(chunk), absent=absent)
                 part = yield from self._ask(call, read)
-            except wire.Forgotten:
+            except replies.Forgotten:
                 part = _nowhere(len(chunk), Reason.REGISTRY_REBUILDING)
             found.locations.extend(part.locations)
             found.reasons.extend(part.reasons)
@@ -112,7 +112,7 @@ class SessionCore:
         claims: list[Claim] = []
         for chunk in _chunks(digests):
             call = self.wire.claim(self.epoch, chunk, token, int(ttl_ms))
-            read = partial(wire.read_claims, keys_asked=len(chunk))
+            read = partial(self.wire.read_claims, keys_asked=len(chunk))
             claims += yield from self._ask(call, read)
         return token, claims
 
@@ -120,7 +120,8 @@ class SessionCore:
         """As `Registry.abort`."""
         if token:
             for chunk in _chunks(digests):
-                yield from self._ask(self.wire.abort(self.epoch, chunk, token), wire.read_done)
+                call = self.wire.abort(self.epoch, chunk, token)
+                yield from self._ask(call, self.wire.read_done)
 
     def publish(self, entries: Sequence[PageEntry], token: bytes) -> Flow[list[Published]]:
         """As `Registry.publish`. Journalled when this returns, before the flow is driven."""
@@ -138,7 +139,7 @@ class SessionCore:
         published: list[Published] = []
         for batch in batches:
             results = yield from self._mutate(batch.call, batch.sequence)
-            published += wire.published(results, batch.entries)
+            published += replies.published(results, batch.entries)
         return published
 
     def remove(
@@ -169,7 +170,7 @@ class SessionCore:
                 call = self.wire.remove(self.epoch, batch.sequence, chunk, touched)
             try:
                 results = yield from self._mutate(call, batch.sequence)
-                answers = wire.removals(results, len(chunk))
+                answers = replies.removals(results, len(chunk))
             except (RegistryError, GeneratorExit):
                 # the registry may have kept pages, and counts this sequence as done
                 if touched_ms is not None:
@@ -182,19 +183,20 @@ class SessionCore:
 
     def report_bad(self, digest: bytes, location: bytes, parent: bytes = UNKNOWN) -> Flow[None]:
         """As `Registry.report_bad`."""
-        yield from self._ask(self.wire.report(self.epoch, digest, location, parent), wire.read_done)
+        call = self.wire.report(self.epoch, digest, location, parent)
+        yield from self._ask(call, self.wire.read_done)
 
     def clear_namespace(self) -> Flow[int]:
         """As `Registry.clear_namespace`."""
-        epoch = yield from self._ask(self.wire.clear(), wire.read_epoch)
+        epoch = yield from self._ask(self.wire.clear(), self.wire.read_epoch)
         self._moved(epoch)
         return epoch
 
-    def beat(self, begin: int | None = None) -> Flow[wire.Beat]:
+    def beat(self, begin: int | None = None) -> Flow[replies.Beat]:
         """Register, or say that the process is still there. `begin`: see `Wire.beat`."""
         hits = self.hits
         call = self.wire.beat(self.obeyed, int(self.options.ttl_ms), hits, begin)
-        beat = yield from self._ask(call, wire.read_beat)
+        beat = yield from self._ask(call, self.wire.read_beat)
         self.hits -= hits
         self._clock_ahead = beat.now - _stamp_units()
         self.counters["rejoined"] += self.joined and not beat.returned
@@ -204,7 +206,7 @@ class SessionCore:
         self.heard(beat.sequence)
         return beat
 
-    def orders(self, beat: wire.Beat, bad: tuple[PageEntry, ...]) -> Orders:
+    def orders(self, beat: replies.Beat, bad: tuple[PageEntry, ...]) -> Orders:
         """What a heartbeat's reply tells the owner; `obeyed` is set when it has been done."""
         return Orders(beat.epoch, beat.mode, clear=beat.clear, bad=bad)
 
@@ -218,7 +220,7 @@ class SessionCore:
     def resend(self, batch: Batch) -> Flow[None]:
         """Carry a journalled mutation out again; one that the registry has already is fine."""
         mutation = yield from self._ask(
-            batch.call, partial(wire.read_mutation, sequence=batch.sequence)
+            batch.call, partial(self.wire.read_mutation, sequence=batch.sequence)
         )
         self.heard(mutation.last)
 
@@ -234,7 +236,7 @@ class SessionCore:
         return batch
 
     def _mutate(self, call: Call, sequence: int) -> Flow[bytes]:
-        mutation = yield from self._ask(call, partial(wire.read_mutation, sequence=sequence))
+        mutation = yield from self._ask(call, partial(self.wire.read_mutation, sequence=sequence))
         self.last = mutation.last
         if not mutation.applied:
             self.begin_anew = True
@@ -284,13 +286,14 @@ class SessionCore:
             found = len(reply)
             self.hits += found
         else:
-            head = wire.first_found(reply)
+            head = self.wire.first_found(reply)
             self._touching = bool(head) and not is_fresh(head, self._now(), self.routes.patience)
-        return wire.read_lookup(reply, keys_asked, absent)
+        return self.wire.read_lookup(reply, keys_asked, absent)
 
     def may_probe(self, media: Sequence[bytes]) -> bool:
         """Whether a probe is likely to suffice."""
-        return not self._touching and 0 < len(media) <= MAX_PROBED_MEDIA
+        few = 0 < len(media) <= MAX_PROBED_MEDIA
+        return few and self.wire.direct and not self._touching
 
     def probe(self, digests: Sequence[bytes], media: Sequence[bytes], *, why: bool) -> Probe:
         """For at most `most_pages(media)` digests, on one medium at least."""
@@ -304,16 +307,12 @@ class SessionCore:
 
     def _ask(self, call: Call | Probe, read: Callable[[Any], T]) -> Flow[T]:
         try:
-            try:
-                reply = yield call.request
-            except NoScript:
-                yield call.script.load()
-                reply = yield call.request
+            reply = yield from answer(call)
             return read(reply)
-        except wire.EpochMoved as moved:
+        except replies.EpochMoved as moved:
             self._moved(moved.epoch)
             raise
-        except wire.Forgotten:
+        except replies.Forgotten:
             self.wake()
             raise
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TypeVar
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from kvmanager import resp
 from kvmanager.breaker import Breaker
-from kvmanager.connection import Connection, Pool
-from kvmanager.core import Flow
+from kvmanager.connection import Channel, ChannelPool
+from kvmanager.flow import Flow, T
 from kvmanager.options import RegistryOptions
 from kvmanager.probe import Probe
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +21,7 @@ _log = logging.getLogger(__name__)
 class Driver:
     """The I/O of one session. Thread safe; of no use in a forked child."""
 
-    def __init__(self, pool: Pool, options: RegistryOptions) -> None:
+    def __init__(self, pool: ChannelPool, options: RegistryOptions) -> None:
         self.pool = pool
         self.breaker = Breaker(options.breaker_failures)
         self.timeout_ms = options.timeout_ms
@@ -74,7 +71,7 @@ class Driver:
         self.breaker.succeeded()
         return reply
 
-    def run_on(self, connection: Connection, flow: Flow[T], deadline: Deadline) -> T:
+    def run_on(self, connection: Channel, flow: Flow[T], deadline: Deadline) -> T:
         """Any call, over this connection. Raises RegistryError."""
         self.calls += 1
         try:
@@ -91,7 +88,7 @@ class Driver:
             value: T = done.value
             return value
 
-    def connect(self, deadline: Deadline, *, fresh: bool) -> Connection:
+    def connect(self, deadline: Deadline, *, fresh: bool) -> Channel:
         """An idle connection, or a new one. Raises RegistryUnavailable, RegistryRefused."""
         try:
             return self.pool.connect(deadline) if fresh else self.pool.take(deadline)
@@ -103,7 +100,7 @@ class Driver:
         """What an exchange without its reply means; the breaker is told."""
         if not isinstance(error, TimeoutError):
             self.pool.clear()  # the server went: the other connections are as dead
-        reason = f"{self.pool.endpoint.shown}: {error or type(error).__name__}"
+        reason = f"{self.pool.shown}: {error or type(error).__name__}"
         self.failed(reason, at_once=False)
         return RegistryUnavailable(reason)
 
@@ -120,12 +117,13 @@ class Driver:
     def read(self, raw: bytes) -> resp.Reply:
         """The reply's value. Raises the translated error of an error reply."""
         try:
-            return resp.parse(raw)
+            reply: resp.Reply = self.pool.parse(raw)
         except resp.NoScript:
             raise
         except RegistryUnavailable as error:
             self.failed(str(error), at_once=True)
             raise
+        return reply
 
     def failed(self, reason: str, *, at_once: bool) -> None:
         """Count a failure; see `Breaker.failed`."""
@@ -135,7 +133,7 @@ class Driver:
             _log.warning("the registry is down, going on without it: %s", reason)
 
     def _exchange(
-        self, connection: Connection, request: bytes | Probe, deadline: Deadline
+        self, connection: Channel, request: bytes | Probe, deadline: Deadline
     ) -> resp.Reply | list[bytes]:
         self.round_trips += 1
         try:

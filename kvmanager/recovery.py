@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from hicache_backends.errors import RegistryError
 from hicache_backends.storage import PageEntry
-from kvmanager.core import Flow, SessionCore
+from kvmanager.core import SessionCore
+from kvmanager.flow import Flow
 from kvmanager.model import EntrySource
 
 CHUNK_PAGES = 256

@@ -11,17 +11,19 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.storage import UNKNOWN, PageEntry
-from kvmanager.connection import Pool
-from kvmanager.core import Flow, SessionCore, T, most_pages
+from kvmanager.connection import ChannelPool
+from kvmanager.core import SessionCore, most_pages
 from kvmanager.driver import Driver
+from kvmanager.flow import Flow, T
 from kvmanager.heartbeat import Heartbeat
 from kvmanager.model import Claim, EntrySource, Lookup, Member, Orders, Published, Removal, State
 from kvmanager.options import RegistryOptions
 from kvmanager.recovery import Recovery
 from kvmanager.registry import Registry
+from kvmanager.replies import EpochMoved, Forgotten
 from kvmanager.resp import NoScript
 from kvmanager.upkeep import Upkeep
-from kvmanager.wire import EpochMoved, Forgotten
+from kvmanager.wire import Wire
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class RedisRegistry(Registry):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ChannelPool,
         namespace: Namespace,
         member: Member,
         options: RegistryOptions,
@@ -40,14 +42,16 @@ class RedisRegistry(Registry):
         *,
         revive: Callable[[], None] = lambda: None,
         release: Callable[[], None] = lambda: None,
+        speaks: type[Wire] = Wire,
     ) -> None:
-        """`revive` is called before a server that is down is asked again, `release` at the end."""
+        """`revive` is called before a server that is down is asked again, `release` at the end;
+        `speaks` is the language of the connections that `pool` makes."""
         self._options = options
         self._release = release
         self._announces = entries is not None
         self.sending = threading.Lock()
         self.driver = Driver(pool, options)
-        self.core = SessionCore(namespace, member, options, self._wake)
+        self.core = SessionCore(namespace, member, options, self._wake, speaks)
         recovery = Recovery(self.core, entries)
         self._upkeep = Upkeep(self.core, self.driver, recovery, self.sending, revive)
         self._heartbeat = Heartbeat(self._upkeep, self.driver, options)

@@ -9,7 +9,7 @@ import msgpack
 
 from hicache_backends.errors import RegistryRefused
 from kvmanager import keys
-from kvmanager.core import Flow
+from kvmanager.flow import Flow
 from kvmanager.resp import NoScript, Reply, command
 from kvmanager.scripts import Call
 

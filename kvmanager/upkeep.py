@@ -11,9 +11,10 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.storage import PageEntry
 from kvmanager import keys, resp
-from kvmanager.connection import Connection
-from kvmanager.core import Flow, SessionCore, T
+from kvmanager.connection import Channel
+from kvmanager.core import SessionCore
 from kvmanager.driver import Driver
+from kvmanager.flow import Flow, T
 from kvmanager.model import Orders
 from kvmanager.recovery import Recovery
 from kvmanager.sweep import Sweep
@@ -46,7 +47,7 @@ class Upkeep:
         self._recovery = recovery
         self._sending = sending
         self._revive = revive
-        self._connection: Connection | None = None
+        self._connection: Channel | None = None
         self._bad: tuple[PageEntry, ...] = ()
         self._policy_seen = False
         self._sweep: Sweep | None = None
@@ -59,12 +60,9 @@ class Upkeep:
             self._revive()
         beat = self._locked(self._core.beat(), deadline)
         if self._driver.breaker.close():
-            _log.info("the registry answers again: %s", self._driver.pool.endpoint.shown)
-        if not beat.returned:
-            self._ask(resp.command(b"SADD", keys.TAGS, self._core.wire.tag), deadline)
-        if not self._policy_seen:
-            self._policy_seen = True
-            self._warn_of_policy(deadline)
+            _log.info("the registry answers again: %s", self._driver.pool.shown)
+        if self._core.wire.direct:
+            self._tend(beat.returned, deadline)
         self._bad = (*self._bad, *beat.bad)[-MAX_BAD:]
         return self._core.orders(beat, self._bad)
 
@@ -93,6 +91,8 @@ class Upkeep:
 
     def sweep(self) -> None:
         """A few milliseconds of the namespace's cleaning, now and then. Raises RegistryError."""
+        if not self._core.wire.direct:
+            return  # the service's part
         now_s = time.monotonic()
         if self._sweep is None:
             if now_s < self._next_sweep_s:
@@ -106,7 +106,7 @@ class Upkeep:
 
     def leave(self, deadline: Deadline) -> None:
         """Take the process's record away. Raises RegistryError."""
-        self._ask(resp.command(b"DEL", self._core.wire.alive_key), deadline)
+        self._ask(self._core.wire.leave(), deadline)
 
     def disconnect(self) -> None:
         """Close the connection; the next call makes a new one."""
@@ -139,6 +139,13 @@ class Upkeep:
 
         return self._run(flow(), deadline)
 
+    def _tend(self, returned: bool, deadline: Deadline) -> None:
+        if not returned:
+            self._ask(resp.command(b"SADD", keys.TAGS, self._core.wire.tag), deadline)
+        if not self._policy_seen:
+            self._policy_seen = True
+            self._warn_of_policy(deadline)
+
     def _warn_of_policy(self, deadline: Deadline) -> None:
         try:
             memory = self._ask(resp.command(b"INFO", b"memory"), deadline)
@@ -150,6 +157,6 @@ class Upkeep:
             _log.warning(
                 "registry %s: maxmemory-policy is %s, so the server drops whole buckets of pages; "
                 "set it to noeviction",
-                self._driver.pool.endpoint.shown,
+                self._driver.pool.shown,
                 policy,
             )

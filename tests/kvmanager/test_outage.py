@@ -15,6 +15,7 @@ import pytest
 from hicache_backends.errors import RegistryUnavailable, StorageError
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import PageEntry
+from kvmanager.connection import Connection
 from kvmanager.model import State
 from kvmanager.options import RegistryOptions
 from tests.kvmanager.members import FAST, Cluster, Store, digests, eventually, soon
@@ -509,7 +510,7 @@ def test_closing_leaves_a_heartbeat_that_waits_its_connection(
     beats = store.registry.stats()["round_trips"]
     eventually(lambda: store.registry.stats()["round_trips"] != beats)
     connection = upkeep._connection
-    assert connection is not None
+    assert isinstance(connection, Connection)
     store.registry.close(100)
     # its number would soon be another file's, and the thread would read from that
     assert connection._stream.fileno() >= 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hicache_backends.errors import RegistryRefused, RegistryUnavailable, StaleEpoch
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import ROOT, UNKNOWN
-from kvmanager import keys, resp, wire
+from kvmanager import keys, replies, resp, wire
 from kvmanager.model import Claim, Published
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, soon
 from tests.kvmanager.servers import Server
@@ -31,7 +31,7 @@ def stored(location: bytes) -> bytes:
 @given(st.lists(st.one_of(st.binary(min_size=1, max_size=48), st.sampled_from([128, 129, 130]))))
 def test_a_lookups_reply_is_read_key_by_key(pages: list[bytes | int]) -> None:
     body = b"".join(stored(p) if isinstance(p, bytes) else bytes((p,)) for p in pages)
-    found = wire.read_lookup(b"K" + body, len(pages), ABSENT)
+    found = replies.read_lookup(b"K" + body, len(pages), ABSENT)
     why = {128: ABSENT, 129: Reason.BEING_WRITTEN, 130: Reason.OTHER_HOST}
     assert found.locations == [p if isinstance(p, bytes) else b"" for p in pages]
     assert found.reasons == [None if isinstance(p, bytes) else why[p] for p in pages]
@@ -40,7 +40,7 @@ def test_a_lookups_reply_is_read_key_by_key(pages: list[bytes | int]) -> None:
 @given(st.integers(0, 5), st.integers(1, 48), st.integers(0, 5))
 def test_keys_after_the_first_miss_share_its_reason(hits: int, size: int, rest: int) -> None:
     body = stored(b"x" * size) * hits + b"\x81"
-    found = wire.read_lookup(b"K" + body, hits + 1 + rest, ABSENT)
+    found = replies.read_lookup(b"K" + body, hits + 1 + rest, ABSENT)
     assert found.locations == [b"x" * size] * hits + [b""] * (1 + rest)
     assert found.reasons == [None] * hits + [Reason.BEING_WRITTEN] * (1 + rest)
 
@@ -48,14 +48,14 @@ def test_keys_after_the_first_miss_share_its_reason(hits: int, size: int, rest: 
 @given(st.binary(max_size=300), st.integers(0, 40))
 def test_any_reply_is_read_or_refused(reply: bytes, n: int) -> None:
     for read in (
-        lambda: wire.read_lookup(reply, n, ABSENT),
-        lambda: wire.read_lookup(b"K" + reply, n, ABSENT),
-        lambda: wire.read_claims(b"K" + reply, n),
-        lambda: wire.read_mutation(reply, n),
-        lambda: wire.read_mutation(b"G" + reply, n),
-        lambda: wire.published(reply, n),
-        lambda: wire.removals(reply, n),
-        lambda: wire.read_beat(reply),
+        lambda: replies.read_lookup(reply, n, ABSENT),
+        lambda: replies.read_lookup(b"K" + reply, n, ABSENT),
+        lambda: replies.read_claims(b"K" + reply, n),
+        lambda: replies.read_mutation(reply, n),
+        lambda: replies.read_mutation(b"G" + reply, n),
+        lambda: replies.published(reply, n),
+        lambda: replies.removals(reply, n),
+        lambda: replies.read_beat(reply),
         lambda: resp.parse(reply),
     ):
         try:
@@ -69,25 +69,25 @@ def test_any_reply_is_read_or_refused(reply: bytes, n: int) -> None:
 @pytest.mark.parametrize("reply", [None, 7, b"", b"K", b"K\x05", b"K\x00\x00\x00"])
 def test_a_reply_for_another_number_of_keys_is_refused(reply: resp.Reply) -> None:
     with pytest.raises(RegistryRefused):
-        wire.read_claims(reply, 2)
+        replies.read_claims(reply, 2)
 
 
 def test_numbers_beyond_reason_are_refused() -> None:
     fields = {"epoch": float("inf"), "sequence": 1, "clear": 0, "returned": 0, "bad": [], "now": 1}
     with pytest.raises(RegistryRefused):
-        wire.read_beat(msgpack.packb(fields))
+        replies.read_beat(msgpack.packb(fields))
     with pytest.raises(RegistryRefused):
-        wire.read_done(b"S" + b"9" * 5000)
-    assert wire.read_done(b"K7") == b"7"
+        replies.read_done(b"S" + b"9" * 5000)
+    assert replies.read_done(b"K7") == b"7"
     with pytest.raises(StaleEpoch, match="1234567890123"):
-        wire.read_done(b"S1234567890123")
+        replies.read_done(b"S1234567890123")
 
 
 def test_short_replies_are_never_taken_for_hits() -> None:
     whole = b"K" + stored(b"x" * 44) * 3
     for end in range(len(whole)):
         with pytest.raises(RegistryRefused):
-            wire.read_lookup(whole[:end], 3, ABSENT)
+            replies.read_lookup(whole[:end], 3, ABSENT)
 
 
 @given(st.binary(max_size=200))
@@ -248,5 +248,5 @@ def test_nothing_in_the_package_runs_what_it_reads() -> None:
 @pytest.mark.parametrize("said", [b"", b"x", b"-1", b"7.5", b"9" * 5000])
 def test_an_epoch_that_is_none_is_a_malformed_reply(said: bytes) -> None:
     with pytest.raises(RegistryRefused, match="malformed"):
-        wire.read_epoch(b"K" + said)
-    assert wire.read_epoch(b"K7") == 7
+        replies.read_epoch(b"K" + said)
+    assert replies.read_epoch(b"K7") == 7
