@@ -158,7 +158,7 @@ class Space:
         finally:
             with state.lock:
                 went = self._settle(pages, may_go)
-            state.give_back()
+            state.give_back(deadline)
         return went, len(pages) - went
 
     def _settle(self, pages: list[PageName], may_go: list[bool]) -> int:

@@ -22,7 +22,7 @@ from hicache_backends.storage import Keeper, PageEntry
 
 _GHOSTS = 65536
 _CHUNK = 1024
-_GIVE_BACK_MS = 1000.0
+_GIVE_BACK_MS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class StoreState:
         """End the use of these slots; those whose pages left meanwhile are free."""
         with self.lock:
             self.free(self.index.unpin(slots))
-        self.give_back()
+        self.give_back(Deadline.after_ms(_GIVE_BACK_MS))
 
     def free(self, slots: Sequence[int]) -> None:
         """No page is in these slots any more; under the lock."""
@@ -136,11 +136,11 @@ class StoreState:
         """Whether pages lie in segments whose slots are not used again."""
         return bool(self._left)
 
-    def give_back(self) -> None:
-        """Give the space of spent slots back, and delete sealed segments that are empty."""
+    def give_back(self, deadline: Deadline) -> None:
+        """Give the space of spent slots back, and delete sealed segments that are empty; where the
+        file system hangs, what is not done by the deadline is done later, or not at all."""
         if not self.spent:
             return
-        deadline = Deadline.after_ms(_GIVE_BACK_MS)
         with self.lock:
             slots, self.spent = self.spent, []
             places: dict[Segment, list[int]] = {}
@@ -159,9 +159,13 @@ class StoreState:
                 self.forget_segment(segment)
                 del self._left[segment]
                 with contextlib.suppress(OSError):
-                    self.filing.delete(segment.directory, segment.number)
+                    self._delete(segment, deadline)
                 if all(other.directory != segment.directory for other in self._left):
                     self.filing.remove_store(segment.directory)
+
+    def _delete(self, segment: Segment, deadline: Deadline) -> None:
+        filing = self.filing
+        filing.run(lambda: filing.delete(segment.directory, segment.number), deadline)
 
     def discard(
         self, pages: Sequence[PageName], deadline: Deadline, *, retire: bool = False

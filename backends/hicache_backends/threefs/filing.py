@@ -120,6 +120,12 @@ class ThreeFsFiling(Filing):
 
     def zero(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
         """Of another process's segment, too: that its store was left behind is up to the caller."""
+        if self._by_ring:
+            self._zero(segment, slots, deadline)
+        else:  # late, it holds the segment's image until it has ended
+            self._aside.run(lambda: self._zero(segment, slots, deadline), deadline)
+
+    def _zero(self, segment: Segment, slots: Sequence[int], deadline: Deadline) -> None:
         flags = os.O_RDWR | self.index_flags
 
         def open_index() -> int:
