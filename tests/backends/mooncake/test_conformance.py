@@ -11,6 +11,7 @@ import pytest
 from hicache_backends.identity import Namespace
 from hicache_backends.mooncake.backend import MooncakeStore
 from hicache_backends.mooncake.filesystem import MooncakeFileSystem
+from hicache_backends.pages import Pages
 from hicache_backends.testing.conformance import PageStorageConformance
 from hicache_backends.testing.medium import Medium
 from tests.backends.mooncake.cluster import MooncakeCluster
@@ -21,13 +22,18 @@ class MooncakeMedium(ObjectMedium):
     """A prefix of its own in a cluster."""
 
     def __init__(
-        self, cluster: MooncakeCluster, *, bound: bool = False, shared: bool = False
+        self,
+        cluster: MooncakeCluster,
+        *,
+        bound: bool = False,
+        shared: bool = False,
+        kind: type[MooncakeStore] = MooncakeStore,
     ) -> None:
         self.cluster, self.prefix = cluster, uuid.uuid4().hex
 
         def connect() -> MooncakeStore:
             fs = MooncakeFileSystem(cluster.address, skip_instance_cache=True)
-            return MooncakeStore(fs, self.prefix)
+            return kind(fs, self.prefix)
 
         super().__init__(connect, bound=bound, shared=shared)
 
@@ -37,6 +43,13 @@ class MooncakeMedium(ObjectMedium):
         inside = f"{self.prefix}/{namespace.fingerprint.hex()}/"
         names = [key.rpartition("/")[2] for key in keys if key.startswith(inside)]
         return {bytes.fromhex(name) for name in names if name != "namespace.msgpack"}
+
+
+class InPlace(MooncakeStore):
+    """Takes any memory for registered, which TCP does not mind."""
+
+    def reaches(self, pages: Pages) -> bool:
+        return len(pages) > 0
 
 
 class MooncakeSuite(PageStorageConformance):
@@ -66,3 +79,10 @@ class TestMooncakeBesideARegistry(MooncakeSuite):
 
     def make_medium(self, directory: Path) -> Medium:
         return MooncakeMedium(self.cluster, bound=True, shared=True)
+
+
+class TestMooncakeInPlace(MooncakeSuite):
+    machine_examples = 5
+
+    def make_medium(self, directory: Path) -> Medium:
+        return MooncakeMedium(self.cluster, kind=InPlace)
