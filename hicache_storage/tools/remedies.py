@@ -36,6 +36,7 @@ _SYMPTOMS = {
     "is its daemon hung": "see what hf3fs_fuse_main waits for, or restart it",
     "does not answer": "restart what serves the mount: for 3FS hf3fs_fuse_main",
     "is not writable": _WRITABLE,
+    "Transport endpoint is not connected": "restart what serves the mount: for 3FS hf3fs_fuse_main",
     "Remote I/O error": "read the log of hf3fs_fuse_main, and see how the 3FS cluster is",
     "belongs to the cluster": "mend 3fs.cluster_id, or give this cluster a 3fs.mount_point of its "
     "own",
