@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import shutil
 import struct
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from hicache_backends.errors import StorageUnavailable
+from hicache_backends.segment.plain import open_plain
 from hicache_backends.usrbio.layout import SHM_DIR
 
-_STALE_S = 600.0  # a name lives for milliseconds, and no longer than it takes to connect
 _DESCRIPTION = struct.Struct("=QQ16s")  # struct iov_memory of csrc/ring.h
 
 
 class SharedMemory:
-    """Memory with a name in /dev/shm until `unlink`, which follows its registration at once, so
-    that nothing is left behind by a process that is killed.
+    """Memory in /dev/shm, which has a name there only while it is registered, so that nothing is
+    left behind by a process that is killed.
 
     A page in it whose transfer timed out belongs to the daemon until `busy` says otherwise.
     """
@@ -35,28 +35,40 @@ class SharedMemory:
         self.path = f"{SHM_DIR}/hicache-{os.getpid()}-{self.uuid}"
         self._holders: list[Callable[[int, int], bool]] = []
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(SHM_DIR, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageUnavailable(f"no shared memory in {SHM_DIR}: {error}") from None
         try:
-            os.posix_fallocate(fd, 0, self.size)  # or a write to it would be a SIGBUS
-            self.memory = mmap.mmap(fd, self.size)
+            os.posix_fallocate(self._fd, 0, self.size)  # or a write to it would be a SIGBUS
+            self.memory = mmap.mmap(self._fd, self.size)
         except OSError as error:
             self.unlink()
             raise StorageUnavailable(_why_too_small(self.size, error)) from None
-        finally:
-            os.close(fd)
         view = np.frombuffer(self.memory, np.uint8)
         self.address: int = view.__array_interface__["data"][0]
 
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """It has its name meanwhile, and can have none afterwards. Raises OSError."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)  # what `sweep` spares
+            # link() by itself would not follow the link in /proc; linkat() does
+            os.link(f"/proc/self/fd/{self._fd}", self.path, src_dir_fd=self._fd)
+            yield
+        finally:
+            self.unlink()
+
     def unlink(self) -> None:
-        """Take the name away; doing it again is fine."""
+        """Take the name away, and the possibility of one; doing it again is fine."""
         Path(self.path).unlink(missing_ok=True)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     @property
     def linked(self) -> bool:
         """Whether it can still be registered."""
-        return Path(self.path).exists()
+        return self._fd >= 0
 
     def describe(self) -> bytes:
         """Address, size and uuid, as the C extension takes them."""
@@ -72,12 +84,16 @@ class SharedMemory:
 
 
 def sweep() -> None:
-    """Take away the names of processes that were killed in the moment before `unlink`."""
-    horizon_s = time.time() - _STALE_S
+    """Take away the names of processes that were killed in the moment of a registration: those
+    that nobody holds the lock of."""
     for path in Path(SHM_DIR).glob("hicache-*"):
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < horizon_s:
+            fd = open_plain(str(path), os.O_RDONLY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
+            finally:
+                os.close(fd)
 
 
 def _why_too_small(size: int, error: OSError) -> str:

@@ -48,15 +48,13 @@ class OfficialRing:
         self.block_bytes = block_bytes
         self.for_read = for_read
         self.memory = SharedMemory(entries * block_bytes)
-        try:
+        with self.memory.named():
             name = Path(self.memory.path).name
             named = NamedMemory(name, memoryview(self.memory.memory))
             self._iov = io.make_iovec(named, mount_point)
             self._ring = io.make_ioring(
                 mount_point, entries, for_read=for_read, io_depth=-job, timeout=0
             )
-        finally:
-            self.memory.unlink()
         self.free = list(range(entries))
         self._outstanding: set[Io] = set()
         self.counts = Counter[str]()

@@ -83,7 +83,7 @@ class OwnRings(RingClient):
             raise StorageUnavailable("this memory was registered before; it has no name any more")
         key = data_key(memory.uuid)
         try:
-            self._registrar.run(lambda: self._registrar.link(memory.path, key), deadline)
+            self._registrar.run(lambda: self._registrar.link(memory, key), deadline)
         finally:
             memory.unlink()
         memory.held_by(self._watch())
@@ -129,10 +129,10 @@ class OwnRings(RingClient):
         shared: list[SharedMemory] = []
 
         def register() -> None:
-            self._registrar.link(staging.path, data_key(staging.uuid))
+            self._registrar.link(staging, data_key(staging.uuid))
             for memory in shared:
                 key = ring_key(memory.uuid, -settings.job, for_read=for_read)
-                self._registrar.link(memory.path, key)
+                self._registrar.link(memory, key)
 
         try:
             for _ in range(settings.rings):

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.usrbio.layout import SUBMIT_LINK, semaphore_path
+from hicache_backends.usrbio.memory import SharedMemory
 
 _PROBE_INTERVAL_S = 0.2
 _T = TypeVar("_T")
@@ -75,9 +76,10 @@ class Registrar:
             ) from None
         return result
 
-    def link(self, target: str, key: str) -> None:
+    def link(self, memory: SharedMemory, key: str) -> None:
         """Register. Only inside `run`."""
-        os.symlink(target, key, dir_fd=self._fd)
+        with memory.named():
+            os.symlink(memory.path, key, dir_fd=self._fd)
         self._links.append(key)
 
     def submit(self, work: Callable[[], None]) -> None:

@@ -67,8 +67,7 @@ class BareLoop:
         assert self._semaphore.size == SEMAPHORE_BYTES
 
     def _link(self, memory: SharedMemory, key: str, deadline: Deadline) -> None:
-        self._registrar.run(lambda: self._registrar.link(memory.path, key), deadline)
-        memory.unlink()
+        self._registrar.run(lambda: self._registrar.link(memory, key), deadline)
 
     def read(self, inode: int, offsets: np.ndarray, target: np.ndarray | None = None) -> int:
         """How many pages came whole; into `target` with their checksums, or left in the iov."""

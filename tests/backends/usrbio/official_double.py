@@ -50,7 +50,9 @@ class Ring:
         assert self._in_flight <= self._entries
         if fd not in self._module.fds:
             raise OSError(9, "not registered")
-        iov.fd, iov.off, iov.userdata = fd, off, userdata
+        source = self._module.past_cache[fd] if read else fd
+        # the file may be closed and deregistered before a late I/O is done
+        iov.fd, iov.off, iov.userdata = os.dup(source), off, userdata
         self._prepared.append(iov)
         self._module.ios.append((off, len(iov.buf)))
         return self
@@ -66,14 +68,13 @@ class Ring:
         for one in batch:
             one.result = self._module.verdict(one.off, len(one.buf))
             if one.result > 0 and self._for_read:
-                data = os.pread(
-                    self._module.past_cache[one.fd], min(one.result, len(one.buf)), one.off
-                )
+                data = os.pread(one.fd, min(one.result, len(one.buf)), one.off)
                 one.buf[: len(data)] = data
                 if len(data) < min(one.result, len(one.buf)):
                     one.result = len(data)  # the end of the file
             elif one.result > 0:
                 os.pwrite(one.fd, one.buf[: one.result], one.off)
+            os.close(one.fd)
             self._done.put(one)
 
     def wait(

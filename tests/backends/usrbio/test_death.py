@@ -22,7 +22,7 @@ from hicache_backends.errors import StorageUnavailable
 from hicache_backends.pages import Pages
 from hicache_backends.usrbio import layout
 from hicache_backends.usrbio.engine import UsrbioEngine
-from hicache_backends.usrbio.memory import sweep
+from hicache_backends.usrbio.memory import SharedMemory, sweep
 from hicache_backends.usrbio.own import OwnRings
 from tests.backends.io.batches import contents, memory, read_batch, soon
 from tests.backends.usrbio.conftest import PAGE, close_quietly, leftovers, shared_memory
@@ -261,11 +261,12 @@ def test_a_client_that_is_killed_leaves_nothing(fs: ThreeFs, fd: int) -> None:
 
 
 def test_names_that_a_kill_left_are_taken_away_later() -> None:
-    directory = Path(layout.SHM_DIR)
-    old, new = (directory / f"hicache-{os.getpid()}-test-{age}" for age in ("old", "new"))
-    for path in (old, new):
-        path.touch()
-    os.utime(old, (1, 1))
-    sweep()
-    assert (old.exists(), new.exists()) == (False, True)
-    new.unlink()
+    left = Path(layout.SHM_DIR, f"hicache-{os.getpid()}-left")
+    left.touch()
+    memory = SharedMemory(4096)
+    assert not Path(memory.path).exists()
+    with memory.named():
+        sweep()
+        assert Path(memory.path).exists()
+    assert not Path(memory.path).exists()
+    assert not left.exists()
