@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hicache_backends.mooncake.filesystem import MooncakeFileSystem
 
 _EVICTION_S = 0.05
-_NOT_READABLE = miss(Reason.BEING_WRITTEN, "stored, but not readable: another writer has the key")
+_EVICTED_AT_ONCE = miss(Reason.NO_SPACE, "evicted as soon as it was stored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,13 @@ class MooncakeStore(ObjectStore):
         there = self._client.exists([names[i] for i in stored], deadline)
         for i, found in zip(stored, there, strict=True):
             if found != 1:
-                outcomes[i] = _NOT_READABLE if found == 0 else outcome_of(found)
+                outcomes[i] = self._unreadable(names[i]) if found == 0 else outcome_of(found)
         return outcomes
+
+    def _unreadable(self, name: str) -> Outcome:
+        """Why an object that was just put can't be read."""
+        code = self._client.size(name)
+        return _EVICTED_AT_ONCE if code == MISSING else outcome_of(code)
 
     def exists(self, keys: Sequence[str], deadline: Deadline) -> list[bool]:
         return [code == 1 for code in self._client.exists(self._names(keys), deadline)]

@@ -72,11 +72,15 @@ class Session:
                 self._ended.notify_all()
 
     def close(self, cluster: Cluster, timeout_s: float) -> None:
-        """End it, unless a call stays inside, or the master is gone: that would freeze Python."""
+        """End it, unless a call stays inside, or the master is silent: that would freeze Python."""
         with self._ended:
             self._closed = True
             idle = self._ended.wait_for(lambda: not self._inside, timeout_s)
-        if not idle or not _answers(cluster):
+        try:
+            if not idle:
+                raise StorageUnavailable("a call is inside")
+            check_master(cluster)
+        except StorageUnavailable:
             _kept.append(self._store)
             return
         self._store.close()
