@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Sequence
@@ -43,16 +44,19 @@ class AsideDescriptors(Descriptors):
         return False
 
     def _open(self, path: str, flags: int, deadline: Deadline) -> int:
-        half_ms = deadline.remaining_ms() / 2  # the rest is for the pages that are there
-        give_up_s = time.monotonic() + min(half_ms / 1000, _DENIAL_S)
+        half_s = deadline.remaining_ms() / 2000  # the rest is for the pages that are there
+        begin_s = time.monotonic()
         while True:
             try:
                 return open_plain(path, flags)
             except FileNotFoundError:
+                waited_s = time.monotonic() - begin_s
                 check_mounted(path)
-                if flags & os.O_RDWR or time.monotonic() > give_up_s or not _is_listed(path):
+                if flags & os.O_RDWR or waited_s > _DENIAL_S or not _is_listed(path):
                     raise
-                time.sleep(_RETRY_S)
+                if waited_s > half_s:
+                    raise TimeoutError(errno.ETIMEDOUT, "the mount denies it yet", path) from None
+                time.sleep(min(_RETRY_S, max(0.0, half_s - waited_s) + 0.001))
 
 
 def _is_listed(path: str) -> bool:

@@ -26,7 +26,7 @@ from hicache_backends.errors import IdentityMismatch, StorageUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.segment.directory import StoreDirectory, identify
 from hicache_backends.segment.medium import Limits, Medium
-from hicache_backends.segment.plain import read_plain
+from hicache_backends.segment.plain import open_plain
 from hicache_backends.segment.reclaim import store_directories
 from hicache_backends.segment.segment import segment_files
 from hicache_backends.threefs import adoption
@@ -82,6 +82,24 @@ class MediumFile:
             return None
         cluster = name.rstrip(b"\0").decode(errors="replace")
         return cls(fields[3], cluster, fields[6], fields[7])
+
+    @classmethod
+    def read(cls, path: str) -> MediumFile | None:
+        """What the file says, past the page cache. Raises OSError, and as `unpack`."""
+        fd = open_plain(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            return cls.unpack(os.pread(fd, _MEDIUM_BYTES, 0))
+        finally:
+            os.close(fd)
+
+    def overwrite(self, path: str) -> None:
+        """In place: other hosts go on for a while with the file that they know by this name.
+        Raises OSError."""
+        fd = open_plain(path, os.O_RDWR | os.O_DIRECT)
+        try:
+            os.pwrite(fd, self.pack(), 0)
+        finally:
+            os.close(fd)
 
 
 class ThreeFsMedium(Medium):
@@ -198,7 +216,7 @@ class ThreeFsMedium(Medium):
         """Read `.medium`, or write it where it is missing, damaged, or says other limits."""
         path = Path(self.root, ".medium")
         try:
-            said = MediumFile.unpack(read_plain(str(path), _MEDIUM_BYTES))
+            said = MediumFile.read(str(path))
         except FileNotFoundError:
             said = None
         if said and said.cluster != self._cluster:
@@ -215,7 +233,9 @@ class ThreeFsMedium(Medium):
             floor = said.free_floor_bytes if said else system.f_blocks * system.f_frsize // 20
         self._floor = floor
         wanted = MediumFile(self.uuid, self._cluster, self._capacity, floor)
-        if said != wanted:
+        if said and said != wanted:
+            wanted.overwrite(str(path))
+        elif not said:
             draft = path.with_name(f".medium-{uuid.uuid4().hex}")
             draft.write_bytes(wanted.pack())
             draft.replace(path)
