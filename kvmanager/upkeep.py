@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.storage import PageEntry
-from kvmanager import keys, resp
+from kvmanager import resp
 from kvmanager.connection import Channel
 from kvmanager.core import SessionCore
 from kvmanager.driver import Driver
@@ -141,7 +141,7 @@ class Upkeep:
 
     def _tend(self, returned: bool, deadline: Deadline) -> None:
         if not returned:
-            self._ask(resp.command(b"SADD", keys.TAGS, self._core.wire.tag), deadline)
+            self._ask(self._core.wire.enlist(), deadline)
         if not self._policy_seen:
             self._policy_seen = True
             self._warn_of_policy(deadline)

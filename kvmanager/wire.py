@@ -133,6 +133,10 @@ class Wire:
     def clear(self) -> Call:
         return Call.of("clear", (self._names,), ())
 
+    def enlist(self) -> bytes:
+        """The command that adds the namespace to the list of all."""
+        return resp.command(b"SADD", keys.TAGS, self.tag)
+
     def leave(self) -> bytes:
         """The command that takes the process's record away."""
         return resp.command(b"DEL", self._alive)

@@ -1,0 +1,103 @@
+"""The service as an ASGI application: data routes, health, metrics, and the document of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import Route
+
+from hicache_backends.errors import RegistryError
+from kvmanager.service.access import Access
+from kvmanager.service.backing import Backing
+from kvmanager.service.codec import JSON, Refusal, encoded
+from kvmanager.service.handlers import data_handler, granted
+from kvmanager.service.metrics import CONTENT_TYPE, Metrics
+from kvmanager.service.openapi import describe
+from kvmanager.service.routes import DATA_ROUTES, READERS
+
+TITLE = "KVManager"
+VERSION = "1"
+
+
+def make_app(backing: Backing, access: Access) -> FastAPI:
+    """An application over one Redis. It keeps no state that another one would lack."""
+    metrics = Metrics(lambda: backing.down)
+    app = FastAPI(title=TITLE, version=VERSION, docs_url=None, redoc_url=None, lifespan=_life)
+    app.state.backing = backing
+    app.router.routes[:0] = [  # before FastAPI's own: the first that fits answers
+        Route(
+            route.path,
+            data_handler(route, backing, access, metrics),
+            methods=["POST"],
+            include_in_schema=False,
+        )
+        for route in DATA_ROUTES
+    ]
+    _add_health(app, backing)
+    _add_metrics(app, access, metrics)
+    _add_document(app)
+    return app
+
+
+@asynccontextmanager
+async def _life(app: FastAPI) -> AsyncIterator[None]:
+    backing: Backing = app.state.backing
+    watching = asyncio.create_task(backing.watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await backing.close()
+
+
+def _add_health(app: FastAPI, backing: Backing) -> None:
+    @app.get("/healthz", tags=["health"], summary="Whether the process runs")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get(
+        "/readyz",
+        tags=["health"],
+        summary="Whether requests can be answered",
+        responses={503: {"description": "Redis does not answer"}},
+    )
+    async def readyz(response: Response) -> dict[str, str]:
+        try:
+            await backing.ping()
+        except RegistryError:
+            response.status_code = 503
+            return {"status": "Redis does not answer"}
+        return {"status": "ok"}
+
+
+def _add_metrics(app: FastAPI, access: Access, metrics: Metrics) -> None:
+    @app.get(
+        "/metrics",
+        tags=["health"],
+        summary="Counters for Prometheus",
+        response_class=Response,
+        responses={401: {"description": "No token that is known"}},
+    )
+    async def exposition(request: Request) -> Response:
+        try:
+            granted(request, access, READERS)
+        except Refusal as refusal:
+            return encoded(refusal.document, JSON, refusal.status)
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _add_document(app: FastAPI) -> None:
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            own = get_openapi(title=TITLE, version=VERSION, routes=app.routes)
+            app.openapi_schema = describe(own)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way

@@ -1,0 +1,31 @@
+"""The service's log, on standard error: lines for people, or one JSON object each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime, timezone
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """Time (UTC, ISO 8601), level, logger, message, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told)
+
+
+def start_logging(as_json: bool, level: str) -> None:
+    """Send every logger's records to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

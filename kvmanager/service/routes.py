@@ -1,0 +1,164 @@
+"""The data routes: which script each calls, how its reply becomes a document, who may ask.
+
+One route is one call of one script, built and read by `wire.Wire`, as in every process that talks
+to Redis itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from hicache_backends.identity import Namespace
+from hicache_backends.outcomes import Reason
+from hicache_backends.storage import PageEntry
+from kvmanager.model import Member
+from kvmanager.resp import Reply
+from kvmanager.scripts import Call
+from kvmanager.service import documents as d
+from kvmanager.service.access import Role
+from kvmanager.wire import UNIT_MS, Wire
+
+NOBODY = bytes(16)
+"""Stands for the process, store or medium that a call does not name."""
+NODES = frozenset({Role.NODE, Role.ADMIN})
+READERS = frozenset({Role.NODE, Role.ROUTER, Role.ADMIN})
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A command for the server, what its reply says, and a command to send after it."""
+
+    call: Call | bytes
+    read: Callable[[Any], Answer]
+    after: Callable[[Answer], bytes | None] = lambda _answer: None
+
+
+@dataclass(frozen=True, slots=True)
+class DataRoute:
+    """POST /v1/`name`, with a document of the class `asks`, answered with one of `answers`."""
+
+    name: str
+    asks: type[d.Asked]
+    answers: type[d.Document]
+    roles: frozenset[Role]
+    plan: Callable[[Namespace, Any], Plan]
+    summary: str
+
+    @property
+    def path(self) -> str:
+        """Of the URL."""
+        return f"/v1/{self.name}"
+
+
+def _lookup(namespace: Namespace, asked: d.LookupAsked) -> Plan:
+    interval = asked.touch_interval_ms // UNIT_MS
+    wire = _wire(namespace)
+    call = wire.lookup(asked.epoch, asked.digests, asked.media, asked.prefix, interval)
+
+    def read(reply: Reply) -> Answer:
+        found = wire.read_lookup(reply, len(asked.digests), Reason.NEVER_WRITTEN)
+        return {"locations": found.locations, "reasons": found.reasons}
+
+    return Plan(call, read)
+
+
+def _claim(namespace: Namespace, asked: d.ClaimAsked) -> Plan:
+    wire = _wire(namespace, medium=asked.medium)
+    call = wire.claim(asked.epoch, asked.digests, asked.token, asked.ttl_ms)
+
+    def read(reply: Reply) -> Answer:
+        claims = wire.read_claims(reply, len(asked.digests))
+        return {"claims": bytes(claim.value for claim in claims)}
+
+    return Plan(call, read)
+
+
+def _abort(namespace: Namespace, asked: d.AbortAsked) -> Plan:
+    wire = _wire(namespace, medium=asked.medium)
+    return Plan(wire.abort(asked.epoch, asked.digests, asked.token), partial(_done, wire))
+
+
+def _publish(namespace: Namespace, asked: d.PublishAsked) -> Plan:
+    wire = _wire(namespace, store=asked.store, medium=asked.medium)
+    call = wire.publish(asked.epoch, asked.sequence, _entries(asked), claimed=asked.claimed)
+    return Plan(call, partial(_mutated, wire, asked.sequence))
+
+
+def _remove(namespace: Namespace, asked: d.RemoveAsked) -> Plan:
+    wire = _wire(namespace, store=asked.store, medium=asked.medium)
+    call = wire.remove(asked.epoch, asked.sequence, _entries(asked), asked.touched_ms)
+    return Plan(call, partial(_mutated, wire, asked.sequence))
+
+
+def _report_bad(namespace: Namespace, asked: d.ReportAsked) -> Plan:
+    wire = _wire(namespace)
+    call = wire.report(asked.epoch, asked.digest, asked.location, asked.parent)
+    return Plan(call, partial(_done, wire))
+
+
+def _clear(namespace: Namespace, _asked: d.Asked) -> Plan:
+    wire = _wire(namespace)
+    return Plan(wire.clear(), lambda reply: {"epoch": wire.read_epoch(reply)})
+
+
+def _beat(namespace: Namespace, asked: d.BeatAsked) -> Plan:
+    wire = Wire(namespace, asked.member())
+
+    def read(reply: Reply) -> Answer:
+        beat = wire.read_beat(reply)
+        bad = [{"digest": entry.digest, "location": entry.location} for entry in beat.bad]
+        names = ("epoch", "sequence", "clear", "returned", "mode", "now")
+        return {**{name: getattr(beat, name) for name in names}, "bad": bad}
+
+    def enlist(answer: Answer) -> bytes | None:
+        return None if answer["returned"] else wire.enlist()
+
+    return Plan(wire.beat(asked.obeyed, asked.ttl_ms, asked.hits, asked.begin), read, enlist)
+
+
+def _leave(namespace: Namespace, asked: d.LeaveAsked) -> Plan:
+    return Plan(_wire(namespace, process=asked.process).leave(), lambda _reply: {})
+
+
+DATA_ROUTES = (
+    DataRoute("lookup", d.LookupAsked, d.LookupAnswer, READERS, _lookup, "Where pages are"),
+    DataRoute("claim", d.ClaimAsked, d.ClaimAnswer, NODES, _claim, "The right to write pages"),
+    DataRoute("publish", d.PublishAsked, d.MutationAnswer, NODES, _publish, "Make pages known"),
+    DataRoute("abort", d.AbortAsked, d.Done, NODES, _abort, "Give claims up"),
+    DataRoute("remove", d.RemoveAsked, d.MutationAnswer, NODES, _remove, "Forget pages"),
+    DataRoute("report_bad", d.ReportAsked, d.Done, NODES, _report_bad, "A page is wrong"),
+    DataRoute("register", d.BeatAsked, d.BeatAnswer, NODES, _beat, "A process begins"),
+    DataRoute("heartbeat", d.BeatAsked, d.BeatAnswer, NODES, _beat, "A process is still there"),
+    DataRoute("leave", d.LeaveAsked, d.Done, NODES, _leave, "A process ends"),
+    DataRoute("clear", d.Asked, d.ClearAnswer, NODES, _clear, "Void a namespace's pages"),
+)
+
+
+@lru_cache(4096)
+def _wire(
+    namespace: Namespace,
+    *,
+    process: bytes = NOBODY,
+    store: bytes = NOBODY,
+    medium: bytes = NOBODY,
+) -> Wire:
+    return Wire(namespace, Member(process, "", "", store, medium))
+
+
+def _entries(asked: d.MutationAsked) -> list[PageEntry]:
+    return list(map(PageEntry, asked.digests, asked.parents, asked.locations))
+
+
+def _mutated(wire: Wire, sequence: int, reply: Reply) -> Answer:
+    mutation = wire.read_mutation(reply, sequence)
+    return {"last": mutation.last, "applied": mutation.applied, "results": mutation.results}
+
+
+def _done(wire: Wire, reply: Reply) -> Answer:
+    wire.read_done(reply)
+    return {}
