@@ -24,6 +24,7 @@ from hicache_backends.segment.plain import NotPlain
 from hicache_backends.segment.segment import (
     Segment,
     delete_segment,
+    index_path,
     restore_segment,
     segment_files,
 )
@@ -107,7 +108,7 @@ def _open_root(state: StoreState, root: str, deadline: Deadline) -> list[_Found]
         found = list(_segments(state, volume, volume.store.path))
         volume.store.slots = {each.segment.number: each.segment.slots for each in found}
         for path in medium.adopt(state.namespace, deadline):
-            found += _segments(state, volume, path, sealed=True)
+            found += _adopted(state, volume, path)
         newest = (int(each.records["generation"].max(initial=0)) for each in found)
         volume.store.boots = 1 + max([volume.store.boots, *(n >> _BOOT_SHIFT for n in newest)])
         volume.store.sign()
@@ -116,6 +117,19 @@ def _open_root(state: StoreState, root: str, deadline: Deadline) -> list[_Found]
         raise
     state.volumes.append(volume)
     return found
+
+
+def _adopted(state: StoreState, volume: Volume, path: str) -> list[_Found]:
+    """What a store that was taken over holds. Segments without a page are deleted, and the store
+    with its last one."""
+    found = list(_segments(state, volume, path, sealed=True))
+    for each in found:
+        if not len(each.slots):
+            with contextlib.suppress(OSError):
+                state.filing.delete(path, each.segment.number)
+    if not segment_files(path):
+        state.filing.remove_store(path)
+    return [each for each in found if len(each.slots)]
 
 
 def _restore(volume: Volume, page_bytes: int) -> bool:
@@ -178,6 +192,11 @@ def _segments(
         try:
             count, slots, records = state.filing.read(path, number, own=own)
         except (FileNotFoundError, NotPlain):
+            continue
+        except OSError as error:
+            if own and not sealed:
+                raise
+            _log.warning("%s is left out: %s", index_path(path, number), error.strerror)
             continue
         if count:
             segment = Segment(volume.number, store, path, number, count, own, sealed)

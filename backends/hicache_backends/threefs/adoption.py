@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from pathlib import Path
 
 from hicache_backends.segment.plain import open_plain
-from hicache_backends.threefs.tenure import Tenure
+from hicache_backends.threefs.tenure import LEASE_S, Tenure
 
 _NAME = re.compile(r"adopter-([0-9]{6})")
 _STORE_BYTES = 16
@@ -33,6 +34,9 @@ def claim(directory: str, store: bytes) -> bool:
         os.pwrite(fd, store, 0)
     finally:
         os.close(fd)
+    if _numbers(directory)[-1:] != [number]:  # others came and went since the first look
+        Path(_path(directory, number)).unlink(missing_ok=True)
+        return False
     for old in numbers:
         Path(_path(directory, old)).unlink(missing_ok=True)
     return True
@@ -52,15 +56,17 @@ def _numbers(directory: str) -> list[int]:
 
 
 def _is_alive(directory: str, number: int) -> bool:
-    """An adopter that has not yet said who it is, or cannot be read, is taken to be alive."""
+    """An adopter that cannot be read, or has not yet said who it is, is taken to be alive, the
+    latter for as long as a lease."""
     try:
         fd = open_plain(_path(directory, number), os.O_RDONLY | os.O_DIRECT)
         try:
             store = os.pread(fd, _STORE_BYTES, 0)
+            made_s = os.fstat(fd).st_mtime
         finally:
             os.close(fd)
         if len(store) < _STORE_BYTES:
-            return True
+            return time.time() - made_s < LEASE_S
         tenure = Tenure.read(str(Path(directory).with_name(store.hex())))
     except FileNotFoundError:
         return False

@@ -31,7 +31,7 @@ from hicache_backends.threefs.punch import punch
 from hicache_backends.threefs.reclaim import delete_segment, remove_store
 from hicache_backends.usrbio.engine import UsrbioEngine
 
-_READ_MS = 5000.0  # when a store is opened
+_READ_MS, _READS = 5000.0, 3  # when a store is opened
 _T = TypeVar("_T")
 
 
@@ -98,11 +98,11 @@ class ThreeFsFiling(Filing):
         fd = open_plain(index_path(directory, number), os.O_RDONLY | self.index_flags)
         try:
             raw = np.zeros(os.fstat(fd).st_size // RECORD_BYTES * RECORD_BYTES, np.uint8)
-            moved = self._read_file(fd, raw)
+            moved = self._read_file(index_path(directory, number), fd, raw)
             inode = os.fstat(fd).st_ino
         finally:
             os.close(fd)
-        raw[max(0, moved) // RECORD_BYTES * RECORD_BYTES :] = 0  # a hole, or not there
+        raw[moved // RECORD_BYTES * RECORD_BYTES :] = 0  # a hole, or not there
         if own:
             image = IndexImage(raw.size // RECORD_BYTES, frozenset({inode}))
             np.frombuffer(image.memory, np.uint8)[: raw.size] = raw
@@ -183,15 +183,20 @@ class ThreeFsFiling(Filing):
     def mark_used(self, directory: str) -> None:
         self._aside.later(lambda: os.utime(f"{directory}/owner", follow_symlinks=False))
 
-    def _read_file(self, fd: int, target: np.ndarray) -> int:
-        """Bytes from the start of a file that are there, or -errno."""
+    def _read_file(self, path: str, fd: int, target: np.ndarray) -> int:
+        """How many bytes from the start of a file are there. What fails is tried again: it is no
+        empty file. Raises OSError."""
         if not target.size:
             return 0
         pages = Pages.from_buffers([target], writable=True)
         batch = ReadBatch(
             np.array([fd], np.int32), np.zeros(1, np.int64), pages, bytes(DIGEST_BYTES)
         )
-        return int(self._engine.read(batch, Deadline.after_ms(_READ_MS)).results[0])
+        for _ in range(_READS):
+            moved = int(self._engine.read(batch, Deadline.after_ms(_READ_MS)).results[0])
+            if moved >= 0 or moved == -errno.ENODATA:
+                return max(0, moved)
+        raise OSError(-moved, os.strerror(-moved), path)
 
     def _write_file(
         self, segment: Segment, fd: int, offset: int, source: np.ndarray, deadline: Deadline

@@ -60,9 +60,11 @@ class OfficialRings(RingClient):
         """Does nothing: pages in this memory are staged like others."""
 
     def writes_in_doubt(self) -> set[tuple[int, int]]:
-        return {
-            place for ring in self._rings if not ring.for_read for place in ring.places_in_doubt()
-        }
+        writers = [ring for ring in self._rings if not ring.for_read]
+        places = {place for ring in writers for place in ring.places_in_doubt()}
+        if places:
+            self._registrar.suspect()  # perhaps nobody comes to use the rings as long as they wait
+        return places
 
     @property
     def usable(self) -> bool:

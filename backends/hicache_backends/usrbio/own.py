@@ -97,6 +97,8 @@ class OwnRings(RingClient):
             _native.ring_in_doubt(ring.handle) for ring in self._writing if ring.doubtful
         )
         places = np.frombuffer(packed_places, np.uint64).reshape(-1, 2).tolist()
+        if places:
+            self._registrar.suspect()  # perhaps nobody comes to use the rings as long as they wait
         return {(inode, offset) for inode, offset in places}
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def fs(tmp_path: Path) -> Iterator[ThreeFs]:
 def hosts(tmp_path: Path) -> Iterator[tuple[ThreeFs, ThreeFs]]:
     """Two hosts of one cluster, which believe for as long as those of 3FS what they saw."""
     backing = tmp_path / "backing"
-    caches = {"entry_ms": 30_000, "attr_ms": 30_000, "absent_ms": 5000}
+    caches: dict[str, Any] = {"entry_ms": 30_000, "attr_ms": 30_000, "absent_ms": 5000}
     with (
         ThreeFs(backing, tmp_path / "a", **caches) as a,
         ThreeFs(backing, tmp_path / "b", **caches) as b,

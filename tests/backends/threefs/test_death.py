@@ -281,3 +281,27 @@ def _looked_at(storage: ThreeFsStorage, pages: list[bytes]) -> list[Reason | Non
     for i, outcome in enumerate(outcomes):
         assert not outcome.ok or target[i] == canary(pages[i])
     return [outcome.reason for outcome in outcomes]
+
+
+def test_writes_that_died_with_the_daemon_keep_no_slot_for_ever(fs: ThreeFs) -> None:
+    """Every slot is in doubt and no page is there: no call has a reason to use the rings."""
+    medium = ThreeFsMedium(fs, io_engine="usrbio", ring_client="own")
+    storage = medium.open(NAMESPACE, capacity_pages=8)
+    pages = digests_of(*range(8))
+    assert all(put(storage, pages))
+    assert all(storage.remove(pages))
+    fs.set(hang_share=1, only=2)
+    outcomes = storage.put(pages, source(pages), [UNKNOWN] * 8, Deadline.after_ms(100))
+    assert {outcome.reason for outcome in outcomes} == {Reason.TIMEOUT}
+    assert not any(put(storage, pages[:1])), "a slot is used again that a write may still reach"
+    fs.restart()
+    wait_for(lambda: all(put_quietly(storage, pages)), "room")
+    assert get(storage, pages) == [True] * 8
+    assert storage.close()
+
+
+def put_quietly(storage: ThreeFsStorage, pages: list[bytes]) -> list[bool]:
+    try:
+        return [outcome.ok for outcome in put(storage, pages)]
+    except StorageError:
+        return [False]

@@ -157,7 +157,7 @@ def test_the_space_of_a_store_that_was_taken_over_is_given_back_as_its_pages_go(
             evicted_for_nothing += sum(not outcome for outcome in put(storage, new))
             assert chunks(fs) <= full + 16 * SLOT
         assert evicted_for_nothing <= 8
-        assert storage.stats()["pages"] >= 48
+        assert int(storage.stats()["pages"]) >= 48
         stores = [path for path in root.glob("*/*") if path.is_dir()]
         wait_for(lambda: sum(path.exists() for path in stores) == 1, "the empty store's end")
 

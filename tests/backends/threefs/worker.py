@@ -6,9 +6,11 @@ import json
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hicache_backends.testing.canaries import NAMESPACE, PAGE_BYTES
+from hicache_backends.threefs import directory
 from hicache_backends.threefs.backend import ThreeFsOptions, open_threefs
 from tests.backends.nvme_medium import RECORD_BYTES, slot_bytes
 from tests.backends.segment.worker import Worker, serve
@@ -41,9 +43,9 @@ def _main() -> None:
     root, more = json.loads(sys.argv[1])
     name = more.pop("uuid", "")
     if name:
-        fresh = uuid.uuid4
         given = [uuid.UUID(name)]
-        uuid.uuid4 = lambda: given.pop() if given else fresh()
+        names = SimpleNamespace(uuid4=lambda: given.pop() if given else uuid.uuid4())
+        setattr(directory, "uuid", names)  # noqa: B010 - all that is used of the module
     serve(open_threefs(NAMESPACE, options(Path(root), **more), shared=True))
 
 
