@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -17,6 +18,11 @@ from hicache_backends.errors import RegistryUnavailable
 from kvmanager.connection import RECEIVE_BYTES, Pool, Probed
 from kvmanager.probe import Probe
 from kvmanager.resp import Replies
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout
+else:
+    from async_timeout import timeout  # redis-py's there
 
 _KINDS: dict[type, type[redis.asyncio.connection.AbstractConnection]] = {
     redis.Connection: redis.asyncio.Connection,
@@ -54,9 +60,8 @@ class AsyncConnection:
         after a cancellation."""
         self.clean = False
         try:
-            reply = await asyncio.wait_for(
-                self._exchange(request, replies), deadline.remaining_ms() / 1000
-            )
+            async with timeout(deadline.remaining_ms() / 1000):
+                reply = await self._exchange(request, replies)
         except asyncio.TimeoutError:  # on Python 3.10 another class than TimeoutError
             raise TimeoutError("no reply by the deadline") from None
         self.clean = True

@@ -8,6 +8,8 @@ from kvmanager.aio_connection import AsyncChannel, AsyncChannelPool, AsyncPool
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.flow import Flow, T
+from kvmanager.http_aio import AsyncHttpPool
+from kvmanager.http_connection import HttpPool
 from kvmanager.probe import Probe
 from kvmanager.resp import Reply
 
@@ -70,6 +72,8 @@ class AsyncDriver:
 def async_driver(threaded: Driver, connect_timeout_ms: float) -> AsyncDriver:
     """A driver that connects to wherever `threaded` does."""
     pool = threaded.pool
-    if not isinstance(pool, Pool):
-        raise TypeError(f"no asyncio connections to {pool.shown}")
-    return AsyncDriver(threaded, AsyncPool(pool, connect_timeout_ms))
+    if isinstance(pool, HttpPool):
+        return AsyncDriver(threaded, AsyncHttpPool(pool.endpoint, connect_timeout_ms))
+    if isinstance(pool, Pool):
+        return AsyncDriver(threaded, AsyncPool(pool, connect_timeout_ms))
+    raise TypeError(f"no asyncio connections to {pool.shown}")

@@ -11,6 +11,9 @@ from hicache_backends.identity import Namespace
 from kvmanager.connection import Pool
 from kvmanager.embedded import EmbeddedValkey
 from kvmanager.endpoint import Endpoint
+from kvmanager.http_connection import HttpPool
+from kvmanager.http_endpoint import SCHEMES, HttpEndpoint
+from kvmanager.http_wire import HttpWire
 from kvmanager.model import EntrySource, Member
 from kvmanager.options import RegistryOptions
 from kvmanager.session import RedisRegistry
@@ -31,15 +34,19 @@ def connect_registry(
 ) -> RedisRegistry:
     """A session of `member` in `namespace`, registered if the registry answers within a second.
 
-    `endpoint`: redis://, rediss://, unix://, `embedded` or `embedded:/directory`. `entries` lists
-    what the store holds, for a registry that does not know it. If the registry is down the session
-    joins later, once `start` has been called.
+    `endpoint`: redis://, rediss://, unix://, `embedded`, `embedded:/directory`, or the service's
+    http:// and https://, several separated by commas. `entries` lists what the store holds, for a
+    registry that does not know it. If the registry is down the session joins later, once `start`
+    has been called.
     Raises ConfigError for an endpoint that cannot be one, RegistryRefused for a registry that will
     never take this member: no permission, another namespace under the same tag, another schema.
     """
     options = options or RegistryOptions()
     if urlsplit(endpoint).scheme == "embedded" or endpoint == "embedded":
         session = _embedded(endpoint, namespace, member, entries, options)
+    elif endpoint.startswith(SCHEMES):
+        service = HttpPool(HttpEndpoint.parse(endpoint, options.token), options.connect_timeout_ms)
+        session = RedisRegistry(service, namespace, member, options, entries, speaks=HttpWire)
     else:
         pool = Pool(Endpoint.parse(endpoint), options.connect_timeout_ms)
         session = RedisRegistry(pool, namespace, member, options, entries)

@@ -18,7 +18,10 @@ from hicache_backends.errors import ConfigError, RegistryError, RegistryRefused,
 from kvmanager import resp
 
 SCHEMES = ("redis://", "rediss://", "unix://")
-_CHOICES = "redis://host:port, rediss://host:port (TLS), unix:///path or embedded"
+_CHOICES = (
+    "redis://host:port, rediss://host:port (TLS), unix:///path, http://host:port, "
+    "https://host:port (several separated by commas) or embedded"
+)
 _SECRET = ("password", "ssl_password", "username")
 
 _log = logging.getLogger(__name__)
@@ -35,8 +38,6 @@ class Endpoint:
     def parse(cls, url: str) -> Endpoint:
         """Raises ConfigError for anything but redis://, rediss:// and unix://."""
         shown = redacted(url)
-        if url.startswith(("http://", "https://")):
-            raise ConfigError(f"endpoint {shown}: HTTP is not served yet; use {_CHOICES}")
         if not url.startswith(SCHEMES):
             raise ConfigError(f"endpoint {shown}: not one of {_CHOICES}")
         try:
@@ -97,7 +98,9 @@ class Endpoint:
 
 
 def redacted(url: str) -> str:
-    """The URL without its user, password and secret options."""
+    """The URL, or each of several HTTP ones, without its user, password and secret options."""
+    if url.startswith("http") and "," in url:
+        return ",".join(map(redacted, url.split(",")))
     try:
         parts = urlsplit(url)
         query = urlencode(
@@ -110,16 +113,25 @@ def redacted(url: str) -> str:
     return urlunsplit(parts._replace(netloc=hidden + netloc[2], query=query))
 
 
+def warn_of_clear_token(host: str, shown: str) -> None:
+    """Tells of a token that others on the network read."""
+    if not _is_local(host):
+        _log.warning(
+            "registry %s: the token is sent in the clear; use https:// across networks", shown
+        )
+
+
 def _warn_if_exposed(host: str, shown: str) -> None:
-    if host == "localhost":
-        return
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == socket.gethostname()
-    if not local:
+    if not _is_local(host):
         _log.warning(
             "registry %s: no password, and not on this machine; anyone who reaches it can direct "
             "reads anywhere. Use a password, and rediss:// across networks",
             shown,
         )
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == socket.gethostname()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from hicache_backends.errors import ConfigError
 
@@ -28,12 +28,14 @@ class RegistryOptions:
     """Failed calls in a row after which the registry counts as down."""
     embedded_dir: str | None = None
     """Directory of the server that `embedded` starts or shares."""
+    token: str | None = field(default=None, repr=False)
+    """Bearer token for an endpoint of http:// or https://; None: as the environment says."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "embedded_dir" and not value > 0:
-                raise ConfigError(f"{field.name} must be above 0, not {value}")
+        for known in fields(self):
+            value = getattr(self, known.name)
+            if known.name not in ("embedded_dir", "token") and not value > 0:
+                raise ConfigError(f"{known.name} must be above 0, not {value}")
         if self.ttl_ms < 3 * self.heartbeat_ms:
             raise ConfigError(
                 f"ttl_ms ({self.ttl_ms:g}) must be at least three times heartbeat_ms "

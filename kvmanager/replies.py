@@ -94,7 +94,12 @@ def first_found(reply: Reply) -> bytes:
 
 def read_claims(reply: Reply, keys_asked: int) -> list[Claim]:
     """One answer a key."""
-    return _each(_CLAIM, _body(reply), keys_asked)
+    return claims(_body(reply), keys_asked)
+
+
+def claims(results: bytes, keys_asked: int) -> list[Claim]:
+    """What a claim's results say."""
+    return _each(_CLAIM, results, keys_asked)
 
 
 def read_done(reply: Reply) -> bytes:

@@ -57,7 +57,7 @@ class Wire:
             (
                 b"%d" % epoch,
                 self.tag,
-                _joined(digests),
+                joined(digests),
                 b"".join(map(keys.medium_id, media)),
                 b"1" if prefix else b"0",
                 b"%d" % touch_interval,
@@ -65,19 +65,19 @@ class Wire:
         )
 
     def claim(self, epoch: int, digests: Sequence[bytes], token: bytes, ttl_ms: int) -> Call:
-        args = (b"%d" % epoch, self.tag, _joined(digests), self.medium, token, b"%d" % ttl_ms)
+        args = (b"%d" % epoch, self.tag, joined(digests), self.medium, token, b"%d" % ttl_ms)
         return Call.of("claim", (self._names,), args)
 
     def abort(self, epoch: int, digests: Sequence[bytes], token: bytes) -> Call:
         key = b"c%b%d.%b" % (self.tag, epoch, self.medium)
-        return Call.of("abort", (key,), (_joined(digests), token))
+        return Call.of("abort", (key,), (joined(digests), token))
 
     def publish(
         self, epoch: int, sequence: int, entries: Sequence[PageEntry], *, claimed: bool
     ) -> Call:
-        digests = _joined([entry.digest for entry in entries])
-        links, parents = _links(digests, _joined([entry.parent for entry in entries]))
-        lengths, locations = _locations(entries)
+        digests = joined([entry.digest for entry in entries])
+        links, parents = _links(digests, joined([entry.parent for entry in entries]))
+        lengths, locations = joined_locations(entries)
         return self._mutation(
             "publish",
             epoch,
@@ -96,9 +96,9 @@ class Wire:
         if touched_ms is not None:
             units = np.asarray(touched_ms, np.float64) / UNIT_MS
             idle = np.clip(units, 0, 0xFFFFFFFF).astype(">u4").tobytes()
-        lengths, locations = _locations(entries)
-        digests = _joined([entry.digest for entry in entries])
-        parents = _joined([entry.parent for entry in entries])
+        lengths, locations = joined_locations(entries)
+        digests = joined([entry.digest for entry in entries])
+        parents = joined([entry.parent for entry in entries])
         age = b"%d" % (PARENT_AGE_MS // UNIT_MS)
         return self._mutation(
             "remove", epoch, sequence, (digests, parents, lengths, locations, idle, age)
@@ -152,14 +152,16 @@ def _packed(record: list[object]) -> bytes:
     return packed
 
 
-def _joined(digests: Sequence[bytes]) -> bytes:
+def joined(digests: Sequence[bytes]) -> bytes:
+    """One after another. Raises ValueError for what is no digest."""
     joined = b"".join(digests)
     if len(joined) != DIGEST_BYTES * len(digests):
         raise ValueError(f"a digest has {DIGEST_BYTES} bytes")
     return joined
 
 
-def _locations(entries: Sequence[PageEntry]) -> tuple[bytes, bytes]:
+def joined_locations(entries: Sequence[PageEntry]) -> tuple[bytes, bytes]:
+    """Their lengths, a byte each, and themselves. Raises ValueError for what is no location."""
     locations = [entry.location for entry in entries]
     sizes = [len(location) for location in locations]
     if sizes and not 1 <= min(sizes) <= max(sizes) <= MAX_LOCATION_BYTES:

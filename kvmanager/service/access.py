@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 
 from hicache_backends.errors import ConfigError
@@ -125,6 +126,7 @@ def token_line(role: Role, tenants: Iterable[str], token: str) -> str:
     return f"{role.value} {named} sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Whether a host, as it is written, is this machine for itself."""
     if host == "localhost":

@@ -9,13 +9,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
-from starlette.routing import Route
+from starlette.routing import request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hicache_backends.errors import RegistryError
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import JSON, Refusal, encoded
-from kvmanager.service.handlers import data_handler, granted
+from kvmanager.service.handlers import Handler, data_handler, granted
 from kvmanager.service.metrics import CONTENT_TYPE, Metrics
 from kvmanager.service.openapi import describe
 from kvmanager.service.routes import DATA_ROUTES, READERS
@@ -24,24 +25,38 @@ TITLE = "KVManager"
 VERSION = "1"
 
 
-def make_app(backing: Backing, access: Access) -> FastAPI:
-    """An application over one Redis. It keeps no state that another one would lack."""
+class Service:
+    """The application: data routes go straight to their handlers, all else through `control`,
+    whose layers would cost a lookup a fifth of its time."""
+
+    def __init__(self, control: FastAPI, handlers: dict[str, Handler]) -> None:
+        self.control = control
+        self._apps: dict[str, ASGIApp] = {
+            path: request_response(handler) for path, handler in handlers.items()
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            app = self._apps.get(scope["path"])
+            if app is not None:
+                await app(scope, receive, send)
+                return
+        await self.control(scope, receive, send)
+
+
+def make_app(backing: Backing, access: Access) -> Service:
+    """A service over one Redis. It keeps no state that another one would lack."""
     metrics = Metrics(lambda: backing.down)
     app = FastAPI(title=TITLE, version=VERSION, docs_url=None, redoc_url=None, lifespan=_life)
     app.state.backing = backing
-    app.router.routes[:0] = [  # before FastAPI's own: the first that fits answers
-        Route(
-            route.path,
-            data_handler(route, backing, access, metrics),
-            methods=["POST"],
-            include_in_schema=False,
-        )
-        for route in DATA_ROUTES
-    ]
     _add_health(app, backing)
     _add_metrics(app, access, metrics)
     _add_document(app)
-    return app
+    _add_refusals(app)
+    return Service(
+        app,
+        {route.path: data_handler(route, backing, access, metrics) for route in DATA_ROUTES},
+    )
 
 
 @asynccontextmanager
@@ -91,6 +106,18 @@ def _add_metrics(app: FastAPI, access: Access, metrics: Metrics) -> None:
         except Refusal as refusal:
             return encoded(refusal.document, JSON, refusal.status)
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _add_refusals(app: FastAPI) -> None:
+    async def only_post() -> Response:
+        problem = {"error": "method", "detail": "this route takes POST", "epoch": None}
+        response = encoded(problem, JSON, 405)
+        response.headers["allow"] = "POST"
+        return response
+
+    methods = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    for route in DATA_ROUTES:
+        app.add_api_route(route.path, only_post, methods=methods, include_in_schema=False)
 
 
 def _add_document(app: FastAPI) -> None:

@@ -35,7 +35,7 @@ from kvmanager.service.fields import (
     Uuid,
 )
 
-MAX_MEDIA = 64
+MAX_MEDIA = 1024
 
 
 class Document(BaseModel):

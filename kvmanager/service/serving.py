@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from kvmanager.embedded import EmbeddedValkey
 from kvmanager.service.access import Access, host_of, is_loopback
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
+from kvmanager.service.protocol import Protocol
 
 KEEP_ALIVE_S = 75
 """Longer than a client lets a connection rest, so that it is the client that closes."""
@@ -88,6 +90,7 @@ def _run(
         make_app(backing, access),
         host=address.host,
         port=address.port,
+        http=Protocol,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -106,6 +109,10 @@ def _run(
     _log.info(
         "serving %s on %s://%s:%d", backing.shown, scheme, address.host, listener.getsockname()[1]
     )
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(
+            ending, lambda *_: None
+        )  # uvicorn has its own, and raises it again at the end
     uvicorn.Server(config).run(sockets=[listener])
 
 
