@@ -55,6 +55,7 @@ FAULTS = {
     "hole_share": 0.002,
     "zero_share": 0.002,
     "corrupt_share": 0.005,
+    "fuse_fail_share": 0.002,
 }
 HANG_SHARE = 0.01
 EXPLAINED = {
@@ -110,7 +111,7 @@ class Guarded:
 
 @dataclass
 class Shared:
-    """What the threads have in common. `wanted`: pages still to be asked for."""
+    """What the threads have in common. `wanted`: pages still to be read."""
 
     storage: ThreeFsStorage
     digests: list[bytes]
@@ -118,10 +119,9 @@ class Shared:
     wanted: int
     lock: threading.Lock
 
-    def claim(self, count: int) -> bool:
+    def note_read(self, pages: int) -> None:
         with self.lock:
-            self.wanted -= count
-            return self.wanted + count > 0
+            self.wanted -= pages
 
 
 class Worker:
@@ -141,7 +141,7 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while self._shared.claim(MOST):
+            while self._shared.wanted > 0:
                 self._turn()
             self.counts["late writes"] += sum(one.written_late for one in self._buffers)
         except BaseException as error:
@@ -179,6 +179,7 @@ class Worker:
             self.counts["overdue"] += time.monotonic() - begin > 5
         buffer.leave()
         self.got.update(outcome.reason for outcome in outcomes)
+        shared.note_read(sum(outcome.ok for outcome in outcomes))
         self.counts["overruns"] += buffer.overrun(len(rows))
         for n, outcome in enumerate(outcomes):
             same = bool((buffer.page(n) == shared.contents[rows[n]]).all())
@@ -245,8 +246,10 @@ class Tally:
 FORBIDDEN = ("wrong", "late writes", "overruns", "overdue")
 
 
-def soak(fs: ThreeFs, pages: int, kills: int, *, engine: str, client: str = "own") -> Tally:
-    """Ask for so many pages, and kill the daemon so often meanwhile."""
+def soak(
+    fs: ThreeFs, pages: int, kills: int, *, engine: str, client: str = "own", faults: bool = True
+) -> Tally:
+    """Read so many pages, and kill the daemon so often meanwhile. Without `faults` it only dies."""
     options = ThreeFsOptions(
         str(fs.mount / "soak"),
         io_engine=engine,
@@ -263,7 +266,7 @@ def soak(fs: ThreeFs, pages: int, kills: int, *, engine: str, client: str = "own
         shared = Shared(storage, digests, contents, pages, threading.Lock())
         begin = time.monotonic()
         workers = [Worker(shared, seed) for seed in range(THREADS)]
-        spoilt = _trouble(fs, shared, workers, pages, kills)
+        spoilt = _trouble(fs, shared, workers, Plan(pages, kills, faults))
         seconds = time.monotonic() - begin
         for error in (worker.error for worker in workers):
             if error:
@@ -297,17 +300,27 @@ def _spoilt(fs: ThreeFs) -> int:
     return int(counters["corrupted"] + counters["shortened"] + counters["holes"])
 
 
-def _trouble(fs: ThreeFs, shared: Shared, workers: list[Worker], pages: int, kills: int) -> int:
+@dataclass(frozen=True)
+class Plan:
+    """How many pages are read, how often the daemon dies meanwhile, whether it fails besides."""
+
+    pages: int
+    kills: int
+    faults: bool
+
+
+def _trouble(fs: ThreeFs, shared: Shared, workers: list[Worker], plan: Plan) -> int:
     """Faults come and go until the threads have ended; kills come at even distances. How many
     reads were spoilt."""
-    turn, left, spoilt = 0, kills, 0
+    turn, left, spoilt = 0, plan.kills, 0
     while any(worker.thread.is_alive() for worker in workers):
         turn += 1
-        faults = FAULTS if turn % 4 else {}
         fs.reset()
-        fs.set(**faults, hang_share=HANG_SHARE if turn % 4 == 1 else 0)
+        if plan.faults and turn % 4:
+            hangs = turn % 4 == 1
+            fs.set(**FAULTS, hang_share=HANG_SHARE if hangs else 0, fuse_hang=hangs)
         workers[0].thread.join(0.25)
-        if left and shared.wanted < pages * left / (kills + 1):
+        if left and shared.wanted < plan.pages * left / (plan.kills + 1):
             left -= 1
             spoilt += _spoilt(fs)
             fs.kill()
