@@ -62,6 +62,14 @@ def connect_registry(
     return session
 
 
+def check_endpoint(endpoint: str) -> None:
+    """Raises ConfigError for one that cannot be one; connects nowhere."""
+    if endpoint.startswith(SCHEMES):
+        HttpEndpoint.parse(endpoint)
+    elif urlsplit(endpoint).scheme != "embedded" and endpoint != "embedded":
+        Endpoint.parse(endpoint)
+
+
 def _embedded(
     endpoint: str,
     namespace: Namespace,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.storage import PageEntry
-from kvmanager import resp
+from kvmanager import policy, resp
 from kvmanager.connection import Channel
 from kvmanager.core import SessionCore
 from kvmanager.driver import Driver
@@ -148,15 +148,9 @@ class Upkeep:
 
     def _warn_of_policy(self, deadline: Deadline) -> None:
         try:
-            memory = self._ask(resp.command(b"INFO", b"memory"), deadline)
+            memory = self._ask(policy.MEMORY, deadline)
         except RegistryError:
             return  # this user may not ask
-        lines = memory.decode().splitlines() if isinstance(memory, bytes) else []
-        policy = next((line.split(":")[1] for line in lines if "maxmemory_policy:" in line), "")
-        if policy not in ("", "noeviction"):
-            _log.warning(
-                "registry %s: maxmemory-policy is %s, so the server drops whole buckets of pages; "
-                "set it to noeviction",
-                self._driver.pool.shown,
-                policy,
-            )
+        said = policy.warning(memory, self._driver.pool.shown)
+        if said:
+            _log.warning("%s", said)

@@ -24,7 +24,7 @@ from hicache_storage.page_store import PageStore
 from hicache_storage.tools.check_place import notes, place, registry_reach
 from hicache_storage.tools.clearing import prune, roots_of
 from hicache_storage.tools.remedies import remedy
-from kvmanager.endpoint import Endpoint
+from kvmanager.connect import check_endpoint
 
 NAMES = {
     "nvme": "NVMe",
@@ -99,9 +99,8 @@ def _initialise(config: Config, report: Report) -> None:
 
 def _check_endpoint(config: Config) -> None:
     """Raises ConfigError for an endpoint that cannot be one."""
-    endpoint = config.global_kvmanager.endpoint
-    if config.global_kvmanager.enabled and not endpoint.startswith("embedded"):
-        Endpoint.parse(config.registry_endpoint())
+    if config.global_kvmanager.enabled:
+        check_endpoint(config.registry_endpoint())
 
 
 def _leave_no_trace(config: Config) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import RegistryError, RegistryRefused
-from kvmanager import resp
+from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
+from kvmanager import policy, resp
 from kvmanager.aio_connection import AsyncPool
 from kvmanager.aio_driver import AsyncDriver
 from kvmanager.connection import Pool
@@ -56,22 +56,45 @@ class Backing:
 
     async def ping(self) -> None:
         """Raises RegistryError if Redis does not answer."""
-        await self._io.run(_ping(), Deadline.after_ms(PATIENCE_MS))
+        await self._one(resp.command(b"PING"))
 
     async def watch(self) -> None:
-        """Close the breaker when Redis answers again; runs until it is cancelled."""
+        """Close the breaker when Redis answers again, and warn of its settings, once; runs until it
+        is cancelled."""
+        told = False
         while True:
-            await asyncio.sleep(RETRY_S)
-            if self._driver.breaker.is_open and await self._answers():
+            if self.down and await self._answers():
                 self._driver.breaker.close()
                 _log.info("Redis answers again: %s", self.shown)
+            told = told or await self._tell_of_policy()
+            await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         """Close the idle connections."""
         self._driver.closed = True
         await self._io.pool.clear()
 
+    async def _tell_of_policy(self) -> bool:
+        """Whether Redis has said, or does not let this user know."""
+        try:
+            said = policy.warning(await self._one(policy.MEMORY), self.shown)
+        except RegistryUnavailable:
+            return False
+        except RegistryError:
+            return True
+        if said:
+            _log.warning("%s", said)
+        return True
+
+    async def _one(self, command: bytes) -> resp.Reply:
+        def flow() -> Flow[resp.Reply]:
+            reply: resp.Reply = yield command
+            return reply
+
+        return await self._io.run(flow(), Deadline.after_ms(PATIENCE_MS))
+
     async def _answers(self) -> bool:
+        """Asks past the breaker."""
         deadline = Deadline.after_ms(PATIENCE_MS)
         try:
             connection = await self._io.pool.take(deadline)
@@ -99,7 +122,3 @@ def _carried_out(plan: Plan) -> Flow[Answer]:
     if after is not None:
         yield after
     return found
-
-
-def _ping() -> Flow[None]:
-    yield resp.command(b"PING")

@@ -146,7 +146,7 @@ def test_a_registry_that_does_not_answer(
 
 
 def test_an_endpoint_that_cannot_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manager = {"enabled": True, "endpoint": "http://kvmanager:8080"}
+    manager = {"enabled": True, "endpoint": "ftp://kvmanager:8080"}
     file = config_file(tmp_path, nvme=nvme(tmp_path / "kv"), global_kvmanager=manager)
     code, _, err = checked(capsys, file)
     assert code == 1

@@ -91,7 +91,7 @@ def test_a_directory_that_cannot_be_written_stops_the_start_with_the_remedy(tmp_
 
 
 def test_an_endpoint_that_cannot_be_one_closes_the_storage_again(tmp_path: Path) -> None:
-    manager = {"enabled": True, "endpoint": "http://manager:8080"}
+    manager = {"enabled": True, "endpoint": "ftp://manager:8080"}
     root = tmp_path / "root"
     config = load_config(settings(root, global_kvmanager=manager), env={})
     with pytest.raises(ConfigError, match=r"redis://.*embedded"):

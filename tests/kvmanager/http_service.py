@@ -42,7 +42,7 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, wait: bool = True) -> Service:
-        with open(self.log or os.devnull, "ab") as log:
+        with Path(self.log or os.devnull).open("ab") as log:
             self.process = subprocess.Popen(
                 self._command, env=self._environment, stdout=log, stderr=log
             )

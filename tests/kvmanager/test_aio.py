@@ -276,9 +276,9 @@ async def test_unix_socket_works(node: Node, server: Server) -> None:
         assert await registry.publish(node.write(digests(1)), b"", soon()) == [Published.OK]
 
 
-async def test_http_endpoint_is_refused(node: Node) -> None:
+async def test_what_is_no_endpoint_is_an_error_of_the_configuration(node: Node) -> None:
     with pytest.raises(ConfigError, match="embedded"):
-        await node.connect("http://127.0.0.1:8000")
+        await node.connect("ftp://127.0.0.1:8000")
 
 
 async def test_cancelled_connecting_leaves_no_session(own_server: Server, node: Node) -> None:

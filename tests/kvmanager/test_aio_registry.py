@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -51,15 +52,22 @@ class AsyncCluster(Cluster):
         return made
 
 
-@pytest.fixture
-def cluster(server: Server) -> Iterator[Cluster]:
+@contextmanager
+def async_members(url: str) -> Iterator[Cluster]:
+    """Members whose calls run in an event loop of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        with AsyncCluster(server.url, loop) as members:
+        with AsyncCluster(url, loop) as members:
             yield members
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@pytest.fixture
+def cluster(server: Server) -> Iterator[Cluster]:
+    with async_members(server.url) as members:
+        yield members

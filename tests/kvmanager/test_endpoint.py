@@ -13,11 +13,11 @@ from tests.kvmanager.members import Cluster, Store, digests
 from tests.kvmanager.servers import Server
 
 
-@pytest.mark.parametrize("url", ["http://kv:8080", "https://user:secret@kv"])
-def test_http_names_the_endpoints_that_work(url: str) -> None:
+@pytest.mark.parametrize("url", ["ftp://kv:8080", "tcp://user:secret@kv"])
+def test_another_scheme_names_the_endpoints_that_work(url: str) -> None:
     with pytest.raises(ConfigError) as error:
         Store(url, medium=b"m" * 16)
-    for scheme in ("redis://", "rediss://", "unix://", "embedded"):
+    for scheme in ("redis://", "rediss://", "unix://", "http://", "https://", "embedded"):
         assert scheme in str(error.value)
     assert "secret" not in str(error.value)
 
