@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from hicache_backends.segment.state import StoreState
 _DIRECT_THREADS = 16  # a drive: 8 keep up with large pages, not with 64 KiB ones
 _MAX_THREADS = 64
 _CHUNK = 256  # numpy holds on to the GIL for arrays this small
-_BAD_PLACE = (errno.EIO, errno.ENODATA, errno.EILSEQ)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -97,11 +96,12 @@ class CallFiles:
             return -1
 
 
-def bad_spots(results: Sequence[int]) -> set[int]:
-    """Which operations failed because their place on the medium is bad, as others went well."""
+def bad_spots(results: Sequence[int], errnos: Collection[int]) -> set[int]:
+    """Which operations failed because their place on the medium is bad, which these errnos mean
+    where others went well."""
     if max(results, default=-1) < 0:
         return set()
-    return {i for i, moved in enumerate(results) if -moved in _BAD_PLACE}
+    return {i for i, moved in enumerate(results) if -moved in errnos}
 
 
 def failed_as(number: int, count: int) -> IoResult:

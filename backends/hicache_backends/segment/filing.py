@@ -44,7 +44,8 @@ class Filing(ABC):
     """The files of one namespace's segments. `slot_bytes`: from one slot of a data file to the
     next. `index_flags`: index files are opened with these, too. `lost`: the errnos of a read that
     an own page does not come back from; any other failure may pass. `passing`: errnos after which
-    files are opened anew, and which say nothing against the medium. `max_slots`: of a segment.
+    files are opened anew, and which say nothing against the medium. `bad_place`: errnos of an
+    operation whose place is not used again. `max_slots`: of a segment.
     `padded_bytes`: how many bytes a page is written as, 0: its own.
 
     Methods raise OSError.
@@ -53,6 +54,7 @@ class Filing(ABC):
     index_flags = 0
     lost = frozenset((errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG, errno.ENOENT))
     passing: frozenset[int] = frozenset()
+    bad_place = frozenset((errno.EIO, errno.ENODATA, errno.EILSEQ))
     max_slots = 1 << 31
     padded_bytes = 0
     io_mode = ""

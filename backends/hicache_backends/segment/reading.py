@@ -150,7 +150,7 @@ class Reading:
                 outcomes[i] = BAD_CHECKSUM if results[i] >= 0 else failure(-results[i])
                 (others if source.own < 0 else own).append(i)
         if own:
-            bad = bad_spots(results)
+            bad = bad_spots(results, self._state.filing.bad_place)
             lost_errnos = self._state.filing.lost
             lost = [i for i in own if results[i] >= 0 or -results[i] in lost_errnos]
             self._discard([i for i in lost if i not in bad])

@@ -192,7 +192,7 @@ class Writing:
                 else:
                     outcomes[i] = failure(-results[n] if results[n] < 0 else errno.EIO)
             state.counts["written_pages"] += sum(outcomes[i].ok for i in written)
-            bad = bad_spots(results)  # those slots are not used again
+            bad = bad_spots(results, state.filing.bad_place)  # those slots are not used again
             left = (n for i, n in written.items() if not outcomes[i].ok and n not in bad)
             self._slots = [self._slots[n] for n in left]
         for i, earlier in self._again.items():

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageUnavailable
 from hicache_backends.identity import DIGEST_BYTES
 from hicache_backends.io.engine import Engine, ReadBatch, RecordRuns, WriteBatch
 from hicache_backends.native_calls import valid_records
@@ -43,6 +44,8 @@ class ThreeFsFiling(Filing):
     passing = frozenset(
         (errno.ENOTCONN, errno.ESTALE, errno.ECONNABORTED, errno.EREMOTEIO, errno.EPROTO)
     )
+
+    bad_place = frozenset[int]()  # no drive is seen through 3FS
 
     def __init__(
         self, geometry: Geometry, cluster: str, limits: Limits, engine: Engine, aside: Aside
@@ -212,7 +215,10 @@ class ThreeFsFiling(Filing):
             bytearray(RECORD_BYTES),
             np.zeros(1, np.bool_),
         )
-        moved = int(self._engine.write(batch, deadline).results[0])
+        try:
+            moved = int(self._engine.write(batch, deadline).results[0])
+        except StorageUnavailable:
+            moved = -errno.ENOTCONN
         if moved != source.size:
             self.settle([segment], [min(moved, -1)])
             number = -moved if moved < 0 else errno.EIO

@@ -49,6 +49,23 @@ def test_a_full_cluster_refuses_pages_serves_what_it_has_and_recovers(
         assert storage.stats()["failed_roots"] == ""
 
 
+@pytest.mark.parametrize("fault", ["short_share", "fail_share"])
+def test_writes_that_fail_in_part_cost_no_slot(fs: ThreeFs, fault: str) -> None:
+    """3FS has no bad sectors: what failed works the next time."""
+    with opened(fs, pages=16, segment_pages=16) as storage:
+        pages = digests_of(*range(16))
+        assert all(put(storage, pages))
+        fs.set(only=2, seed=5, fail_errno=errno.EIO, **{fault: 0.1})
+        for page in digests_of(*range(100, 300)):
+            put(storage, [page])
+        assert storage.stats()["failed_roots"] == ""
+        fs.reset()
+        fresh = digests_of(*(f"fresh {i}" for i in range(16)))
+        for page in fresh:
+            assert put(storage, [page])[0].ok
+        assert get(storage, fresh) == [True] * 16, "slots were lost"
+
+
 def test_two_hosts_that_grow_at_once_stay_within_the_capacity(
     hosts: tuple[ThreeFs, ThreeFs],
 ) -> None:
