@@ -19,7 +19,7 @@ from hicache_backends.segment.segment import index_path, segment_files
 from hicache_backends.threefs import adoption
 from hicache_backends.threefs.aside import Aside
 from hicache_backends.threefs.directory import SignedDirectory
-from hicache_backends.threefs.medium import MediumFile
+from hicache_backends.threefs.medium_file import MediumFile
 from hicache_backends.threefs.punch import delete_file
 from hicache_backends.threefs.reclaim import delete_segment, remove_store
 from hicache_backends.threefs.tenure import LEASE_S, Tenure

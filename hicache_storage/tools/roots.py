@@ -14,7 +14,7 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_backends.segment.plain import NotPlain, read_plain
 from hicache_backends.threefs.aside import Aside
-from hicache_backends.threefs.medium import FORMAT_VERSION as THREEFS_VERSION
+from hicache_backends.threefs.medium_file import FORMAT_VERSION as THREEFS_VERSION
 from hicache_backends.usrbio.mount import find_mount
 
 _HEAD = struct.Struct("<8sI")  # of `.medium`, whatever wrote it: magic, format version

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from hicache_backends.deadline import Deadline
@@ -23,8 +23,9 @@ class Aside:
 
     def __init__(self) -> None:
         self._room = threading.BoundedSemaphore(_MOST)
-        self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._sweeper: threading.Thread | None = None
+        self._later: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()
+        self._sweeping = False
 
     def run(
         self,
@@ -44,17 +45,24 @@ class Aside:
 
     def later(self, work: Callable[[], object]) -> None:
         """Do this in the background, one after another; errors do not matter."""
-        self._later.put(work)
-        if self._sweeper is None:
-            self._sweeper = threading.Thread(target=self._sweep, name=_NAME, daemon=True)
-            self._sweeper.start()
+        with self._lock:
+            self._later.append(work)
+            if self._sweeping:
+                return
+            self._sweeping = True
+        threading.Thread(target=self._sweep, name=_NAME, daemon=True).start()
 
     def _sweep(self) -> None:
+        """Until there is nothing left to do."""
         while True:
-            work = self._later.get()
+            with self._lock:
+                if not self._later:
+                    self._sweeping = False
+                    return
+                work = self._later.popleft()
             try:
                 work()
-            except OSError as error:
+            except Exception as error:
                 _log.debug("in the background: %s", error)
 
 
