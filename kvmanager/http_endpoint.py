@@ -111,7 +111,7 @@ def _address(url: str) -> Address:
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ConfigError(f"endpoint {shown}: nothing follows the port; use {_FORM}")
     if not parts.hostname.isascii() or re.search(r"[\s\x00-\x1f]", parts.hostname):
-        raise ConfigError(f"endpoint {shown}: the host is not a name or an address")
+        raise ConfigError(f"endpoint {shown}: the host is no name or address; use {_FORM}")
     return Address(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
