@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 
 _MOST_LEFT_BYTES = 1 << 40
 _WANTED_S = 60.0
-_CENSUS_S = 10.0
-_AMPLE_SEGMENTS = 8
+_CENSUS_REUSE = 5.0
+"""A census is good for so many times what it took: it asks every process of the cluster."""
+_AMPLE_SEGMENTS = 64
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -46,7 +47,7 @@ class ThreeFsMedium(Medium):
         self._slot_bytes = slot_bytes
         self._store: SignedDirectory | None = None
         self._capacity = self._floor = self._used = 0
-        self._census_s = -_CENSUS_S
+        self._census_until_s = 0.0
         self._lock = threading.Lock()
 
     @classmethod
@@ -190,14 +191,16 @@ class ThreeFsMedium(Medium):
         return min(self._capacity - self._used, free)
 
     def _take_census(self) -> Census:
+        began_s = time.monotonic()
         census = Census.take(self.root)
         self._used = census.used_bytes(self._store)
-        self._census_s = time.monotonic()
+        now_s = time.monotonic()
+        self._census_until_s = now_s + _CENSUS_REUSE * (now_s - began_s)
         return census
 
     def _is_ample(self, segment: int) -> bool:
         """Whether there is so much room that nobody needs to be asked about it."""
-        fresh = time.monotonic() - self._census_s < _CENSUS_S
+        fresh = time.monotonic() < self._census_until_s
         return fresh and self._room() >= _AMPLE_SEGMENTS * segment
 
     def _is_to_yield(
