@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -22,14 +23,16 @@ class Service:
         self,
         redis_url: str,
         *options: str,
-        listen: str = "127.0.0.1",
         environment: dict[str, str] | None = None,
         log: Path | None = None,
+        tls: Path | None = None,
     ) -> None:
+        """`tls`: the certificate that the options name."""
         self.port = free_port()
         self.log = log
+        self._tls = ssl.create_default_context(cafile=tls) if tls else None
         self._command = [sys.executable, "-m", "kvmanager.cli", "serve", "--redis", redis_url]
-        self._command += ["--listen", f"{listen}:{self.port}", *options]
+        self._command += ["--listen", f"127.0.0.1:{self.port}", *options]
         self._environment = {
             **os.environ,
             "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'backends'}",
@@ -68,7 +71,12 @@ class Service:
     def request(
         self, method: str, path: str, body: bytes, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        if self._tls:
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                "localhost", self.port, timeout=15, context=self._tls
+            )
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
