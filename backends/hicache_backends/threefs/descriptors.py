@@ -45,13 +45,16 @@ class AsideDescriptors(Descriptors):
 
     def _open(self, path: str, flags: int, deadline: Deadline) -> int:
         half_s = deadline.remaining_ms() / 2000  # the rest is for the pages that are there
-        begin_s = time.monotonic()
+        begin_s, first = time.monotonic(), True
         while True:
             try:
                 return open_plain(path, flags)
             except FileNotFoundError:
-                waited_s = time.monotonic() - begin_s
                 check_mounted(path)
+                if first:  # it may have been mounted again just now
+                    first = False
+                    continue
+                waited_s = time.monotonic() - begin_s
                 if flags & os.O_RDWR or waited_s > _DENIAL_S or not _is_listed(path):
                     raise
                 if waited_s > half_s:

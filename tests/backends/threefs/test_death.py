@@ -16,6 +16,7 @@ import pytest
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageError
 from hicache_backends.outcomes import Outcome, Reason
+from hicache_backends.segment import plain
 from hicache_backends.storage import UNKNOWN
 from hicache_backends.testing.canaries import (
     NAMESPACE,
@@ -26,6 +27,7 @@ from hicache_backends.testing.canaries import (
     put,
     source,
 )
+from hicache_backends.threefs import descriptors
 from hicache_backends.threefs.backend import ThreeFsStorage
 from tests.backends.threefs.medium import ThreeFsMedium
 from tests.threefs.stand_in import ThreeFs, unmount
@@ -305,3 +307,23 @@ def put_quietly(storage: ThreeFsStorage, pages: list[bytes]) -> list[bool]:
         return [outcome.ok for outcome in put(storage, pages)]
     except StorageError:
         return [False]
+
+
+def test_a_mount_that_comes_back_between_two_looks_costs_no_page(
+    fs: ThreeFs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = ThreeFsMedium(fs, io_engine="usrbio").open(NAMESPACE)
+    pages = digests_of(*range(4))
+    assert all(put(storage, pages))
+    storage._state.files.forget()
+    away = [True]
+
+    def open_plain(path: str, flags: int) -> int:
+        if away and away.pop():
+            raise FileNotFoundError(path)
+        return plain.open_plain(path, flags)
+
+    monkeypatch.setattr(descriptors, "open_plain", open_plain)
+    assert get(storage, pages) == [True] * 4
+    assert not away
+    assert storage.close()
