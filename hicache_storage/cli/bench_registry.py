@@ -30,6 +30,9 @@ def bench_registry(
     against: Annotated[
         str | None, typer.Option(help="'mini3fs': SGLang's metadata server, beside it.")
     ] = None,
+    http: Annotated[
+        bool, typer.Option("--http", help="Look the trace up by way of 'kvmanager serve', too.")
+    ] = False,
     sglang_wheel: Annotated[
         Path | None, typer.Option(help="Wheel to take mini3fs from; else installed or downloaded.")
     ] = None,
@@ -52,6 +55,7 @@ def bench_registry(
         rounds=rounds,
         pages=pages,
         against=against,
+        http=http,
         sglang_wheel=sglang_wheel,
         cache=cache,
         directory=directory,
@@ -83,15 +87,19 @@ def _progress() -> Iterator[Progress]:
 
 
 def _show(figures: dict[str, Any]) -> None:
-    lookups = {side: figures.pop(side) for side in ("registry", "mini3fs") if side in figures}
-    ratios = figures.pop("ratio_to_mini3fs", {})
+    sides = ("registry", "http", "mini3fs")
+    lookups = {side: figures.pop(side) for side in sides if side in figures}
+    ratios = {
+        "registry": figures.pop("ratio_to_mini3fs", {}),
+        "http": figures.pop("http_ratio_to_mini3fs", {}),
+    }
     if lookups:
         rows = [
             (
                 case.replace("_", " "),
                 side,
                 *of_case.values(),
-                ratios.get(case) if side == "registry" else None,
+                ratios.get(side, {}).get(case),
             )
             for side, cases in lookups.items()
             for case, of_case in cases.items()

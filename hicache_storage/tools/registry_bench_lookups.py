@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hicache_storage.tools import lookup_client
 from hicache_storage.tools.line_process import LineProcess
 from hicache_storage.tools.mini3fs import MODULE, Mini3fs
 from hicache_storage.tools.registry_bench_plan import Progress, RegistryBenchPlan
+from hicache_storage.tools.registry_bench_service import served
 from hicache_storage.tools.registry_bench_store import (
     bench_namespace,
     entries,
@@ -56,6 +57,8 @@ Side = Sequence[LineProcess]
 """The clients of one side, waiting."""
 Runs = dict[str, dict[str, list[Run]]]
 """Of each side, of each case, one run a round."""
+Way = Callable[[str], AbstractContextManager[str]]
+"""From a server's endpoint to the one that clients use."""
 
 
 def measure(
@@ -74,12 +77,16 @@ def measure(
     ]
     with ExitStack() as stack:
         sides = {"registry": stack.enter_context(_registry_side(plan, trace, stored))}
+        if plan.http:
+            sides["http"] = stack.enter_context(_registry_side(plan, trace, stored, served))
         if mini3fs is not None:
             sides["mini3fs"] = stack.enter_context(_mini3fs_side(plan, trace, mini3fs))
         runs = _alternate(sides, cases, plan.rounds, progress)
     figures: dict[str, Any] = {name: _medians(of_side) for name, of_side in runs.items()}
     if mini3fs is not None:
-        figures["ratio_to_mini3fs"] = {case.name: _ratio(runs, case.name) for case in cases}
+        for side in runs.keys() - {"mini3fs"}:
+            name = "ratio_to_mini3fs" if side == "registry" else f"{side}_ratio_to_mini3fs"
+            figures[name] = {case.name: _ratio(runs, side, case.name) for case in cases}
     return figures
 
 
@@ -130,8 +137,8 @@ def _medians(of_side: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
     }
 
 
-def _ratio(runs: Runs, case: str) -> float:
-    pairs = zip(runs["registry"][case], runs["mini3fs"][case], strict=True)
+def _ratio(runs: Runs, side: str, case: str) -> float:
+    pairs = zip(runs[side][case], runs["mini3fs"][case], strict=True)
     return round(statistics.median(a.requests_per_s / b.requests_per_s for a, b in pairs), 2)
 
 
@@ -153,17 +160,20 @@ def _clients(start: Side, orders: dict[str, Any], first_stores: int = 0) -> Iter
 
 
 @contextmanager
-def _registry_side(plan: RegistryBenchPlan, trace: Path, stored: Chains) -> Iterator[Side]:
+def _registry_side(
+    plan: RegistryBenchPlan, trace: Path, stored: Chains, way: Way = nullcontext
+) -> Iterator[Side]:
     """A server with the stored requests' pages, published by one store of a shared medium; the
-    clients are other stores there."""
+    clients are other stores there, which reach it by the endpoint that `way` gives."""
     with (
         loopback_valkey() as endpoint,
         tempfile.TemporaryDirectory(dir=plan.directory) as root,
         publisher(endpoint, Path(root)) as (registry, store),
+        way(endpoint) as url,
     ):
         _publish(registry, store, stored)
         start = _start(plan.clients, "registry")
-        orders = {"side": "registry", "trace": str(trace), "url": endpoint, "root": root}
+        orders = {"side": "registry", "trace": str(trace), "url": url, "root": root}
         with _clients(start, orders) as clients:
             yield clients
 

@@ -19,7 +19,8 @@ class RegistryBenchPlan:
     """`trace`: a request trace to look up; without one only synthetic pages are measured.
 
     `stored_requests`: of the trace, from its start. `against`: "mini3fs" or None, by
-    `sglang_wheel` if given, laid out in `cache`. `pages`: the most pages to measure memory and
+    `sglang_wheel` if given, laid out in `cache`. `http`: look the trace up by way of the service,
+    too. `pages`: the most pages to measure memory and
     lookup cost with. `directory`: on a local disk, for the medium that the clients share.
     """
 
@@ -29,6 +30,7 @@ class RegistryBenchPlan:
     rounds: int = 3
     pages: int = MEMORY_PAGES
     against: str | None = None
+    http: bool = False
     sglang_wheel: Path | None = None
     cache: Path | None = None
     directory: Path | None = None
@@ -44,6 +46,8 @@ class RegistryBenchPlan:
             raise ConfigError(f"--against is 'mini3fs', not {self.against!r}")
         if self.against and self.trace is None:
             raise ConfigError("--against mini3fs compares the requests of a trace: name one")
+        if self.http and self.trace is None:
+            raise ConfigError("--http looks the requests of a trace up: name one")
 
     @property
     def many(self) -> str:
