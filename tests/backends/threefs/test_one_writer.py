@@ -206,7 +206,7 @@ def kill_at_a_random_time(root: Path, chance: random.Random, turn: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kills", [6, pytest.param(150, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "kills", [6, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_whatever_a_kill_leaves_the_next_one_copes_with(
     fs: ThreeFs, root: Path, kills: int
