@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include "crc32c.h"
+#include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,14 @@ static int check_offset(const char *name, size_t item, int64_t offset)
     if (offset >= 0 && offset <= INT64_MAX / 2)
         return 0;
     PyErr_Format(PyExc_ValueError, "%s: item %zu is %lld", name, item, (long long)offset);
+    return -1;
+}
+
+static int check_threads(int threads)
+{
+    if (threads >= 1)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "threads %d, at least 1", threads);
     return -1;
 }
 
@@ -240,88 +249,76 @@ PyObject *write_many(PyObject *self, PyObject *args)
     return or_no_memory(results, status);
 }
 
-static void checksum_pages(const struct iovec *iov, size_t count, size_t pieces,
-                           const uint8_t *digests, uint64_t *sums)
+/* Does the work; the GIL is kept where that takes less than a hand-off. */
+static void work_in_call(const struct memory_work *work, int threads)
 {
-    for (size_t i = 0; i < count; i++, iov += pieces) {
-        struct page_sum sum;
-        page_sum_begin(&sum, digests + i * DIGEST_BYTES, bytes_of(iov, pieces));
-        for (size_t k = 0; k < pieces; k++)
-            page_sum_add(&sum, iov[k].iov_base, iov[k].iov_len);
-        sums[i] = page_sum_value(&sum);
+    if (bytes_of(work->from, work->count * work->from_pieces) <= KEEP_GIL_BYTES) {
+        work_on_memory(work, 1);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        work_on_memory(work, (size_t)threads);
+        Py_END_ALLOW_THREADS
     }
 }
 
 PyObject *checksum_many(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *packed_iov, *packed_digests;
+    PyObject *iov, *digests;
     Py_ssize_t pieces;
-    if (!PyArg_ParseTuple(args, "SnS:checksum_many", &packed_iov, &pieces, &packed_digests))
+    int threads;
+    if (!PyArg_ParseTuple(args, "SnSi:checksum_many", &iov, &pieces, &digests, &threads))
         return NULL;
-    size_t count = (size_t)PyBytes_Size(packed_digests) / DIGEST_BYTES;
-    const uint8_t *digests = packed(packed_digests, "digests", count, DIGEST_BYTES);
-    const struct iovec *iov = digests ? packed_pieces(packed_iov, "iov", count, pieces) : NULL;
-    if (!iov)
+    struct memory_work work = {.count = (size_t)PyBytes_Size(digests) / DIGEST_BYTES,
+                               .from_pieces = (size_t)pieces};
+    if (check_threads(threads) < 0 ||
+        !(work.digests = packed(digests, "digests", work.count, DIGEST_BYTES)) ||
+        !(work.from = packed_pieces(iov, "iov", work.count, pieces)))
         return NULL;
-    PyObject *result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * count));
-    if (!result)
-        return NULL;
-    uint64_t *sums = (uint64_t *)PyByteArray_AsString(result);
-    if (bytes_of(iov, count * (size_t)pieces) <= KEEP_GIL_BYTES) {
-        checksum_pages(iov, count, (size_t)pieces, digests, sums);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        checksum_pages(iov, count, (size_t)pieces, digests, sums);
-        Py_END_ALLOW_THREADS
+    PyObject *sums = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * work.count));
+    if (sums) {
+        work.checksums = (uint64_t *)PyByteArray_AsString(sums);
+        work_in_call(&work, threads);
     }
-    return result;
+    return sums;
 }
 
-/* Both sides have the same number of bytes. */
-static void copy_pieces(const struct iovec *from, const struct iovec *to, size_t to_count)
+/* Both sides of each page have the same number of bytes; 0, or -1. */
+static int check_sides(const struct memory_work *work)
 {
-    size_t skip = 0;
-    for (const struct iovec *end = to + to_count; to < end; to++)
-        for (size_t done = 0; done < to->iov_len;) {
-            size_t size = from->iov_len - skip;
-            if (size > to->iov_len - done)
-                size = to->iov_len - done;
-            memcpy((char *)to->iov_base + done, (char *)from->iov_base + skip, size);
-            done += size;
-            skip += size;
-            if (skip == from->iov_len) {
-                from++;
-                skip = 0;
-            }
+    for (size_t i = 0; i < work->count; i++)
+        if (bytes_of(work->from + i * work->from_pieces, work->from_pieces) !=
+            bytes_of(work->to + i * work->to_pieces, work->to_pieces)) {
+            PyErr_Format(PyExc_ValueError, "page %zu has another size on each side", i);
+            return -1;
         }
+    return 0;
 }
 
 PyObject *copy_many(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *from_bytes, *to_bytes;
+    PyObject *from, *to, *digests;
     Py_ssize_t count, from_pieces, to_pieces;
-    if (!PyArg_ParseTuple(args, "nSnSn:copy_many", &count, &from_bytes, &from_pieces, &to_bytes,
-                          &to_pieces))
+    int threads;
+    if (!PyArg_ParseTuple(args, "nSnSnSi:copy_many", &count, &from, &from_pieces, &to, &to_pieces,
+                          &digests, &threads))
         return NULL;
     if (count < 0)
         return PyErr_Format(PyExc_ValueError, "count: %zd", count);
-    const struct iovec *from = packed_pieces(from_bytes, "from", (size_t)count, from_pieces);
-    const struct iovec *to = from ? packed_pieces(to_bytes, "to", (size_t)count, to_pieces) : NULL;
-    if (!to)
+    struct memory_work work = {.count = (size_t)count,
+                               .from_pieces = (size_t)from_pieces,
+                               .to_pieces = (size_t)to_pieces};
+    size_t summed = PyBytes_Size(digests) ? work.count : 0;
+    if (check_threads(threads) < 0 ||
+        !(work.digests = packed(digests, "digests", summed, DIGEST_BYTES)) ||
+        !(work.from = packed_pieces(from, "from", work.count, from_pieces)) ||
+        !(work.to = packed_pieces(to, "to", work.count, to_pieces)) || check_sides(&work) < 0)
         return NULL;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (bytes_of(from + i * from_pieces, (size_t)from_pieces) !=
-            bytes_of(to + i * to_pieces, (size_t)to_pieces))
-            return PyErr_Format(PyExc_ValueError, "page %zd has another size on each side", i);
-    size_t to_count = (size_t)(count * to_pieces);
-    if (bytes_of(to, to_count) <= KEEP_GIL_BYTES) {
-        copy_pieces(from, to, to_count);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        copy_pieces(from, to, to_count);
-        Py_END_ALLOW_THREADS
+    PyObject *sums = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(8 * summed));
+    if (sums) {
+        work.checksums = summed ? (uint64_t *)PyByteArray_AsString(sums) : NULL;
+        work_in_call(&work, threads);
     }
-    Py_RETURN_NONE;
+    return sums;
 }

@@ -3,11 +3,10 @@
 
 #include "clock.h"
 #include "crc32c.h"
+#include "threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,8 +17,6 @@ enum {
     RUNS_A_THREAD = 4,       /* so that threads end together and sum while others wait for I/O */
     MIN_RUN_BYTES = 1 << 20, /* runs are not cut smaller than this */
     SECTOR_BYTES = 512,
-    MAX_THREADS = 64,
-    STACK_BYTES = 256 << 10,
 };
 
 /* --- a run: a cursor that walks through its pages and pieces ------------------------------ */
@@ -188,25 +185,9 @@ static void *work(void *argument)
 
 static void move_runs(struct transfer *t)
 {
-    pthread_t threads[MAX_THREADS];
-    size_t wanted = t->threads < t->run_count ? t->threads : t->run_count, started = 0;
+    size_t wanted = t->threads < t->run_count ? t->threads : t->run_count;
     atomic_store(&t->next_run, 0);
-    if (wanted > 1) {
-        sigset_t all, before;
-        pthread_attr_t attributes;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, &before); /* signals stay with the threads that had them */
-        pthread_attr_init(&attributes);
-        pthread_attr_setstacksize(&attributes, STACK_BYTES);
-        while (started + 1 < wanted && started < MAX_THREADS &&
-               pthread_create(&threads[started], &attributes, work, t) == 0)
-            started++;
-        pthread_attr_destroy(&attributes);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-    }
-    work(t);
-    while (started)
-        pthread_join(threads[--started], NULL);
+    run_on_threads(wanted, work, t);
 }
 
 static uint64_t page_bytes(const struct transfer *t, size_t index)

@@ -109,3 +109,8 @@ class Engine(ABC):
     @abstractmethod
     def copy(self, source: Pages, target: Pages) -> None:
         """Copy page by page; the piece sizes of the two may differ, the page sizes not."""
+
+    def copy_and_sum(self, source: Pages, target: Pages, digests: bytes) -> NDArray[np.uint64]:
+        """`copy`, and the checksum of each page as it was copied; an engine may do it in one go."""
+        self.copy(source, target)
+        return self.checksum(target, digests)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hicache_backends import _native
 from hicache_backends.deadline import Deadline
+from hicache_backends.identity import DIGEST_BYTES
 from hicache_backends.io.engine import (
     MAX_TRANSFER_BYTES,
     Engine,
@@ -19,6 +22,10 @@ from hicache_backends.pages import Pages
 
 KEEP_GIL_BYTES = 1 << 20
 """A read of at most this many bytes is first tried in the page cache, the GIL kept."""
+
+
+_MEMORY_THREADS = 4
+"""Of a copy or a checksum of a whole batch: one does not take up the memory's bandwidth."""
 
 
 class NativeEngine(Engine):
@@ -34,6 +41,7 @@ class NativeEngine(Engine):
     ) -> None:
         self._max_transfer_bytes = max_transfer_bytes
         self._keep_gil_bytes = keep_gil_bytes
+        self._threads = min(_MEMORY_THREADS, len(os.sched_getaffinity(0)))
 
     def read(self, batch: ReadBatch, deadline: Deadline, *, threads: int = 1) -> IoResult:
         moved = _native.read_many(
@@ -64,16 +72,26 @@ class NativeEngine(Engine):
         return _io_result(moved)
 
     def checksum(self, pages: Pages, digests: bytes) -> NDArray[np.uint64]:
-        sums = _native.checksum_many(packed_pieces(pages), pages.pieces, digests)
+        sums = _native.checksum_many(packed_pieces(pages), pages.pieces, digests, self._threads)
         return np.frombuffer(sums, np.uint64)
 
     def copy(self, source: Pages, target: Pages) -> None:
-        _native.copy_many(
+        self._copy(source, target, b"")
+
+    def copy_and_sum(self, source: Pages, target: Pages, digests: bytes) -> NDArray[np.uint64]:
+        if len(digests) != DIGEST_BYTES * len(target):
+            raise ValueError(f"digests: {len(digests)} bytes for {len(target)} pages")
+        return np.frombuffer(self._copy(source, target, digests), np.uint64)
+
+    def _copy(self, source: Pages, target: Pages, digests: bytes) -> bytearray:
+        return _native.copy_many(
             len(target),
             packed_pieces(source),
             source.pieces,
             packed_pieces(target),
             target.pieces,
+            digests,
+            self._threads,
         )
 
 

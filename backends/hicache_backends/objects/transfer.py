@@ -112,17 +112,16 @@ class Put(Transfer):
     def _write(self, rows: Sequence[int], keys: list[str], area: Area, call: Call) -> None:
         place = self.place
         digests = [self.digests[i] for i in rows]
-        pages = self.pages[rows]
+        pages, names = self.pages[rows], b"".join(digests)
         if self.in_place:
             objects, trailers = area.behind(pages)
+            sums = place.engine.checksum(pages, names)
         else:
             objects, staged, trailers = area.objects(len(rows), place.page_bytes)
             with call.attended() as here:
                 if not here:
                     return
-                place.engine.copy(pages, staged)
-            pages = staged
-        sums = place.engine.checksum(pages, b"".join(digests))
+                sums = place.engine.copy_and_sum(pages, staged, names)
         seal(trailers, digests, [self.parents[i] for i in rows], place.page_bytes, sums)
         written = place.store.put_from(keys, objects, self.deadline)
         with call.attended() as here:
@@ -189,18 +188,20 @@ class Get(Transfer):
         outcomes = place.store.get_into(keys, objects, self.deadline)
         came = [n for n, outcome in enumerate(outcomes) if outcome.ok]
         digests = [self.digests[rows[n]] for n in came]
-        sums = place.engine.checksum(source[came], b"".join(digests))
-        right = fits(trailers[came], digests, place.page_bytes, sums)
-        for n, good, checksum in zip(came, right, sums.tolist(), strict=True):
-            expected = _expected(self._locations[rows[n]], place.page_bytes, checksum)
-            outcomes[n] = BAD_CHECKSUM if not good else HIT if expected else STALE
+        names = b"".join(digests)
         with call.attended() as here:
-            if here:
-                hits = [n for n, outcome in enumerate(outcomes) if outcome.ok]
-                if hits and not self.in_place:
-                    place.engine.copy(source[hits], pages[hits])
-                for i, outcome in zip(rows, outcomes, strict=True):
-                    self.outcomes[i] = outcome
+            if not here:
+                return []
+            if self.in_place:
+                sums = place.engine.checksum(pages[came], names)
+            else:
+                sums = place.engine.copy_and_sum(source[came], pages[came], names)
+            right = fits(trailers[came], digests, place.page_bytes, sums)
+            for n, good, checksum in zip(came, right, sums.tolist(), strict=True):
+                expected = _expected(self._locations[rows[n]], place.page_bytes, checksum)
+                outcomes[n] = BAD_CHECKSUM if not good else HIT if expected else STALE
+            for i, outcome in zip(rows, outcomes, strict=True):
+                self.outcomes[i] = outcome
         return [i for i, o in zip(rows, outcomes, strict=True) if o.reason is Reason.CHECKSUM]
 
 

@@ -105,13 +105,17 @@ def test_too_few_or_too_many_arguments_raise() -> None:
 
 
 def test_wrong_small_calls_raise() -> None:
-    call(_native.checksum_many, IOV, PIECES, DIGESTS[:-1])
-    call(_native.checksum_many, IOV[:-1], PIECES, DIGESTS)
-    call(_native.checksum_many, IOV, -2, DIGESTS)
-    call(_native.copy_many, N, IOV, PIECES, IOV, 3)
-    call(_native.copy_many, -1, IOV, PIECES, IOV, PIECES)
-    call(_native.copy_many, 2**62, IOV, PIECES, IOV, PIECES)
-    call(_native.copy_many, N, IOV, PIECES, memory(N, [511])[1].addresses.tobytes(), 1)
+    call(_native.checksum_many, IOV, PIECES, DIGESTS[:-1], 1)
+    call(_native.checksum_many, IOV[:-1], PIECES, DIGESTS, 1)
+    call(_native.checksum_many, IOV, -2, DIGESTS, 1)
+    call(_native.checksum_many, IOV, PIECES, DIGESTS, 0)
+    call(_native.copy_many, N, IOV, PIECES, IOV, 3, b"", 1)
+    call(_native.copy_many, -1, IOV, PIECES, IOV, PIECES, b"", 1)
+    call(_native.copy_many, 2**62, IOV, PIECES, IOV, PIECES, b"", 1)
+    call(_native.copy_many, N, IOV, PIECES, IOV, PIECES, DIGESTS[:-1], 1)
+    call(_native.copy_many, N, IOV, PIECES, IOV, PIECES, DIGESTS, -1)
+    other = memory(N, [511])[1].addresses.tobytes()
+    call(_native.copy_many, N, IOV, PIECES, other, 1, b"", 1)
     call(_native.page_digests, b"", ["key"], 1024)
     call(_native.page_digests, b"f" * 65, ["key"], 1024)
     call(_native.page_digests, b"f", 5, 1024)
@@ -127,6 +131,8 @@ def test_pages_of_other_sizes_are_not_copied(engine: Engine) -> None:
     for other in (memory(N, [511])[1], memory(N + 1, [512])[1]):
         with pytest.raises(ValueError, match=r"[a-z]"):
             engine.copy(PAGES, other)
+        with pytest.raises(ValueError, match=r"[a-z]"):
+            engine.copy_and_sum(PAGES, other, DIGESTS)
 
 
 OUTSIDE = [
@@ -187,3 +193,5 @@ def test_a_negative_offset_and_no_threads_raise(engine: Engine) -> None:
 def test_digests_that_do_not_fit_their_pages_raise(engine: Engine) -> None:
     with pytest.raises(ValueError, match="digests"):
         engine.checksum(PAGES, bytes(16 * N - 1))
+    with pytest.raises(ValueError, match="digests"):
+        engine.copy_and_sum(PAGES, PAGES, b"")

@@ -80,6 +80,7 @@ def test_memory_work_of_a_whole_batch_takes_few_hand_offs() -> None:
     engine, names = NativeEngine(), digests(128)
     assert best_ms(lambda: engine.checksum(pages, names)) < 25
     assert best_ms(lambda: engine.copy(pages, target)) < 25
+    assert best_ms(lambda: engine.copy_and_sum(pages, target, names)) < 25
 
 
 @pytest.mark.usefixtures("_spinner")

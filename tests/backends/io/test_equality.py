@@ -167,6 +167,22 @@ def test_any_pages_are_summed_and_copied_alike(count: int, cuts: list[int], othe
         copied = contents(target_block, target)
         assert copied == contents(block, source)
         assert engine.checksum(target, digests(count)).tolist() == checksums(copied)
+        target_block[:] = 0
+        sums = engine.copy_and_sum(source, target, digests(count))
+        assert contents(target_block, target) == copied
+        assert sums.tolist() == checksums(copied)
+
+
+def test_a_batch_large_enough_for_threads_is_summed_and_copied_alike(engine: Engine) -> None:
+    count, size = 40, (1 << 18) + 100
+    block, source = memory(count, [size - 1000, 1000])
+    block[:] = np.random.default_rng(7).integers(0, 256, block.size, np.uint8)
+    target_block, target = memory(count, [5, size - 5])
+    sums = engine.copy_and_sum(source, target, digests(count))
+    copied = contents(target_block, target)
+    assert copied == contents(block, source)
+    assert sums.tolist() == checksums(copied)
+    assert engine.checksum(source, digests(count)).tolist() == checksums(copied)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, (1 << 20) + 1, 40 << 10])
