@@ -287,6 +287,11 @@ def _quiet(storage: ThreeFsStorage, digests: list[bytes]) -> Counter[Reason | No
     """Why each page is missed when nothing is wrong any more."""
     while storage.stats().get("ring_quarantined", 0):
         time.sleep(0.01)
+    _reasons(storage, digests)  # the first call after a death may learn of it by its failure
+    return _reasons(storage, digests)
+
+
+def _reasons(storage: ThreeFsStorage, digests: list[bytes]) -> Counter[Reason | None]:
     found = Counter[Reason | None]()
     for start in range(0, NAMES, MOST):
         some = digests[start : start + MOST]
