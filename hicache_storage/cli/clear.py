@@ -21,7 +21,8 @@ def clear(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Clear nothing, only tell.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Clear namespaces: in the registry for everybody, on this machine's media what nobody uses.
+    """Clear namespaces: in the registry for everybody, on this machine's media what nobody uses,
+    as objects all.
 
     Processes that have such a namespace open drop their pages at their next heartbeat.
     """
@@ -46,6 +47,7 @@ def clear(
             root, lambda report: wanted(report.fingerprint, report.namespace), dry_run=dry_run
         )
     ]
+    removed += clearing.clear_objects(loaded, wanted, dry_run=dry_run)
     if as_json:
         print_json(
             {

@@ -13,6 +13,7 @@ from hicache_storage.cli.namespaces import seconds
 from hicache_storage.cli.output import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
+    from hicache_storage.config import Config
     from hicache_storage.tools.fsck import LeftStore, Orders, RootCheck
 
 
@@ -44,6 +45,9 @@ def fsck(
     """
     from hicache_storage.tools.fsck import Orders
 
+    if not directories and (loaded := _of_objects(config)):
+        _fsck_objects(loaded, repair=repair, delete_left=delete_left, as_json=as_json)
+        return
     orders = Orders(repair, delete_left, seconds(idle, "--idle"))
     checks = [_checked(path, orders) for path in _paths(directories, config)]
     ok = all(check.ok for check in checks)
@@ -53,6 +57,39 @@ def fsck(
         for check in checks:
             _show(check)
     if not ok:
+        raise typer.Exit(1)
+
+
+def _of_objects(config: Path | None) -> Config | None:
+    """The configuration, if it keeps pages as objects."""
+    from hicache_storage.sglang.settings import file_config
+    from hicache_storage.tools.objects import is_objects
+
+    loaded = file_config(config)
+    return loaded if is_objects(loaded) else None
+
+
+def _fsck_objects(config: Config, *, repair: bool, delete_left: bool, as_json: bool) -> None:
+    from hicache_backends.sizes import format_size
+    from hicache_storage.tools.fsck_objects import check_objects
+    from hicache_storage.tools.objects import object_medium
+
+    if delete_left:
+        raise ConfigError("--delete-left: objects belong to no process; see `clear`")
+    with object_medium(config) as medium:
+        check = check_objects(medium, repair=repair)
+    if as_json:
+        print_json({"ok": check.ok, "roots": [check.to_json()]})
+    else:
+        size = format_size(check.page_bytes)
+        typer.echo(f"{check.root}: objects, {check.pages:,} pages of {size} read")
+        rows = [(len(keys), name, keys[0]) for name, keys in check.troubles() if keys]
+        if rows:
+            print_table("", ("found", "what", "such as"), rows)
+        if check.removed:
+            typer.echo(f"removed: {check.removed:,} wrong pages")
+        typer.echo("clean" if check.ok else "not clean")
+    if not check.ok:
         raise typer.Exit(1)
 
 

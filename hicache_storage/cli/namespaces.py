@@ -1,15 +1,17 @@
-"""`hicache-storage namespaces`: whose pages lie in a directory, and taking old ones away."""
+"""`hicache-storage namespaces`: whose pages lie on a medium, and taking old ones away."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hicache_backends.errors import ConfigError
-from hicache_storage.cli.inspect import Root
+from hicache_storage.cli.config import ConfigFile
+from hicache_storage.cli.inspect import Root, named, show_objects
 from hicache_storage.cli.output import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,12 +23,23 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @app.command("list")
-def list_namespaces(directory: Root, as_json: AsJson = False) -> None:
-    """List the namespaces in a directory."""
+def list_namespaces(
+    directory: Root = None, config: ConfigFile = None, as_json: AsJson = False
+) -> None:
+    """List the namespaces on a medium."""
     from hicache_backends.sizes import format_size
     from hicache_storage.tools.media import read_medium
+    from hicache_storage.tools.objects import read_objects
 
-    found = read_medium(directory).namespaces
+    place = named(directory, config)
+    if not isinstance(place, Path):
+        objects = read_objects(place)
+        if as_json:
+            print_json([each.to_json() for each in objects.namespaces])
+        else:
+            show_objects(objects)
+        return
+    found = read_medium(place).namespaces
     if as_json:
         print_json([{**dataclasses.asdict(n), "pages": n.pages, "in_use": n.in_use} for n in found])
         return
@@ -34,16 +47,16 @@ def list_namespaces(directory: Root, as_json: AsJson = False) -> None:
     rows = []
     for report in found:
         known = report.namespace
-        named = (known.tenant, known.model, known.revision) if known else ("", "unreadable", "")
+        facts = (known.tenant, known.model, known.revision) if known else ("", "unreadable", "")
         page = format_size(known.page_bytes) if known else ""
         size = format_size(report.file_bytes)
-        rows.append((report.fingerprint[:16], *named, page, report.pages, size, report.in_use))
+        rows.append((report.fingerprint[:16], *facts, page, report.pages, size, report.in_use))
     print_table("", columns, rows)
 
 
 @app.command("prune")
 def prune_namespaces(
-    directory: Root,
+    directory: Root = None,
     unused_for: Annotated[
         str | None, typer.Option(help="Only stores unused for this long: 30m, 12h, 7d.")
     ] = None,
@@ -52,17 +65,24 @@ def prune_namespaces(
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Whatever is not in use.")] = False,
+    config: ConfigFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing, only tell.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete stores that no process has open."""
+    """Delete stores that no process has open. Of objects nobody knows that: see `clear`."""
     from hicache_storage.tools.clearing import prune, selected
 
     if not everything and unused_for is namespace is tenant is None:
         raise ConfigError("say what to prune: --unused-for, --namespace, --tenant, or --all")
+    place = named(directory, config)
+    if not isinstance(place, Path):
+        raise ConfigError(
+            "objects don't say who uses them, or since when: `hicache-storage clear` removes a "
+            "tenant's or a namespace's all the same; by age a lifecycle rule of the bucket does"
+        )
     wanted = selected(tenant, namespace)
     results = prune(
-        str(directory),
+        str(place),
         lambda report: wanted(report.fingerprint, report.namespace),
         idle_s=seconds(unused_for) if unused_for else 0,
         dry_run=dry_run,

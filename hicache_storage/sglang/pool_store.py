@@ -33,8 +33,13 @@ class PoolStore:
 
     @property
     def transfer(self) -> Literal["zero copy", "staging"]:
-        """How bytes get between medium and host pool."""
-        direct = isinstance(self.form, HostPages) and self.store.storage.capabilities.zero_copy
+        """How bytes get between medium and host pool.
+
+        Objects are moved in place between registered memory alone, by calls that stay as long as
+        the transport does: too long for a scheduler, whose pools are therefore not registered.
+        """
+        able = self.store.storage.capabilities
+        direct = isinstance(self.form, HostPages) and able.zero_copy and not able.keyed
         return "zero copy" if direct else "staging"
 
     def exists(self, keys: Sequence[str], until: Deadline | None = None) -> int:

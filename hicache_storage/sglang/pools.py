@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -172,17 +173,24 @@ class Pools:
     def _described(self, pages: PoolStore) -> str:
         store, namespace = pages.store, pages.store.namespace
         stats = store.storage.stats()
-        how = f"engine {stats['io_engine']}, {stats['io_mode']} I/O, " if "io_mode" in stats else ""
         media = ", ".join(medium.hex()[:12] for medium in store.storage.media) or "of this process"
         capacity = int(stats.get("capacity_bytes", 0))
         return (
-            f"HiCache initialized: pool {namespace.pool}, backend {self.config.backend}, {how}"
-            f"{pages.transfer}, namespace {namespace.fingerprint.hex()[:12]} "
+            f"HiCache initialized: pool {namespace.pool}, backend {self.config.backend}, "
+            f"{_how(stats)}{pages.transfer}, namespace {namespace.fingerprint.hex()[:12]} "
             f"({namespace.model}, {namespace.revision}, {namespace.kv_dtype}, {namespace.layout}, "
             f"pages of {namespace.page_tokens} tokens, {format_size(namespace.page_bytes)}), "
-            f"medium {media}, capacity {format_size(capacity)}, "
+            f"medium {media}, capacity {format_size(capacity) if capacity else 'as it has'}, "
             f"registry {store.registry.state.value if store.registry else 'off'}"
         )
+
+
+def _how(stats: Mapping[str, int | float | str]) -> str:
+    """The engine or the place in force, for a line of text."""
+    if "io_mode" in stats:
+        return f"engine {stats['io_engine']}, {stats['io_mode']} I/O, "
+    place = f"{stats['object_store']}, " if "object_store" in stats else ""
+    return place + (f"transport {stats['transport']}, " if "transport" in stats else "")
 
 
 class _Shown:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import (
     HiCacheError,
+    IdentityMismatch,
     RegistryError,
     StorageUnavailable,
 )
@@ -23,6 +24,7 @@ from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.check_place import notes, place, registry_reach
 from hicache_storage.tools.clearing import prune, roots_of
+from hicache_storage.tools.objects import is_objects, object_medium
 from hicache_storage.tools.remedies import remedy
 from kvmanager.connect import check_endpoint
 
@@ -78,7 +80,7 @@ def dry_run(config: Config) -> Report:
 
 def _initialise(config: Config, report: Report) -> None:
     """Every step, with its place in the report. Raises HiCacheError."""
-    store = open_page_store(config, probe_namespace(config), server="hicache-check")
+    store = _opened(config)
     try:
         with store:
             name = NAMES.get(config.backend, config.backend)
@@ -97,6 +99,18 @@ def _initialise(config: Config, report: Report) -> None:
     report.steps.append(Step("HiCache initialized", ""))
 
 
+def _opened(config: Config) -> PageStore:
+    """The store for the probe. Raises HiCacheError."""
+    probe = probe_namespace(config)
+    try:
+        return open_page_store(config, probe, server="hicache-check")
+    except IdentityMismatch:
+        if not is_objects(config):
+            raise
+    # another check that ended right now took the probe's namespace away
+    return open_page_store(config, probe, server="hicache-check")
+
+
 def _check_endpoint(config: Config) -> None:
     """Raises ConfigError for an endpoint that cannot be one."""
     if config.global_kvmanager.enabled:
@@ -104,9 +118,15 @@ def _check_endpoint(config: Config) -> None:
 
 
 def _leave_no_trace(config: Config) -> None:
-    """Delete what a namespace of the check's own has left on the media."""
+    """Delete what a namespace of the check's own has left on the media. Objects keep the medium's
+    name, which a server may have read by now."""
     probe = probe_namespace(config)
-    if probe != config.own_namespace():
+    if probe == config.own_namespace():
+        return
+    if is_objects(config):
+        with object_medium(config) as medium:
+            medium.remove_namespace(probe.fingerprint.hex(), ())
+    else:
         for root in roots_of(config):
             prune(root, lambda found: found.namespace == probe)
 
@@ -133,7 +153,9 @@ def probe_namespace(config: Config) -> Namespace:
 def _registry_step(config: Config, store: PageStore) -> Step:
     """Ask the registry one question. Raises RegistryError."""
     if store.registry is None:
-        return Step("KVManager off", "processes find only their own pages")
+        asked = store.storage.capabilities.keyed
+        own = "processes find only their own pages"
+        return Step("KVManager off", "the store is asked what it holds" if asked else own)
     manager = config.global_kvmanager
     deadline = Deadline.after_ms(manager.connect_timeout_ms + manager.timeout_ms)
     while True:  # the session connects in the background

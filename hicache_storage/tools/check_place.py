@@ -26,7 +26,8 @@ def place(config: Config, store: PageStore) -> str:
     if threefs:
         words += [f"cluster {_cluster(config.roots()[0])}", *_rings_and_chunks(threefs)]
     else:
-        words += [f"{k} {stats[k]}" for k in ("io_engine", "io_mode") if stats.get(k)]
+        words.append(str(stats.get("object_store", "")))
+        words += [f"{k} {stats[k]}" for k in ("transport", "io_engine", "io_mode") if stats.get(k)]
     if capacity := int(stats.get("capacity_bytes", 0)):
         words.append(f"capacity {format_size(capacity)}")
         room = sum(_total_bytes(root) for root in config.roots())
@@ -37,11 +38,13 @@ def place(config: Config, store: PageStore) -> str:
 
 def notes(config: Config, store: PageStore) -> Iterator[tuple[str, str]]:
     """What to know though nothing has failed: "warning" or "note", and the text."""
-    from hicache_backends.threefs.backend import chunk_advice
-
+    if config.backend == "mooncake":
+        yield from _transport_notes(config, store)
     threefs = _threefs(config, store)
     if threefs is None:
         return
+    from hicache_backends.threefs.backend import chunk_advice
+
     if threefs.fallback:
         yield "warning", f"going through the mount, which is slower: {threefs.fallback}"
     if not threefs.geometry.is_chunked:
@@ -68,6 +71,14 @@ def _threefs(config: Config, store: PageStore) -> ThreeFsStorage | None:
     from hicache_backends.threefs.backend import ThreeFsStorage
 
     return store.storage if isinstance(store.storage, ThreeFsStorage) else None
+
+
+def _transport_notes(config: Config, store: PageStore) -> Iterator[tuple[str, str]]:
+    from hicache_storage.tools.objects import cluster_of
+
+    wanted = cluster_of(config).protocol
+    if wanted != store.storage.stats()["transport"]:
+        yield "warning", f"mooncake.protocol is {wanted}, but this host has no device: TCP runs"
 
 
 def _rings_and_chunks(storage: ThreeFsStorage) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Taking pages away by namespace: on the media of this machine, and in the registry."""
+"""Taking pages away by namespace: on the media of this machine, as objects, in the registry."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from hicache_backends.identity import Namespace
 from hicache_storage.config import Config
 from hicache_storage.tools.fsck_find import foreign_entries
 from hicache_storage.tools.media import NamespaceReport, read_medium
+from hicache_storage.tools.objects import is_objects, object_medium, read_objects
 from hicache_storage.tools.roots import Root, explained, is_root, open_root
 
 MIN_PREFIX = 8
 Wanted = Callable[[NamespaceReport], bool]
+Chosen = Callable[[str, Namespace | None], bool]
+"""Of a fingerprint and its namespace."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,7 @@ def prune(root: str, wanted: Wanted, *, idle_s: float = 0, dry_run: bool = False
     return results
 
 
-def selected(
-    tenant: str | None = None, namespace: str | None = None
-) -> Callable[[str, Namespace | None], bool]:
+def selected(tenant: str | None = None, namespace: str | None = None) -> Chosen:
     """Whether a fingerprint and its namespace are of the tenant, and are the one that `namespace`
     names: a fingerprint's first digits, or a model."""
 
@@ -85,17 +86,33 @@ def roots_of(config: Config) -> list[str]:
     return [root for root in config.roots() if is_root(root)]
 
 
+def clear_objects(config: Config, wanted: Chosen, *, dry_run: bool = False) -> list[Removed]:
+    """Remove the objects of the wanted namespaces, whoever uses them: those that read one miss it.
+    Nothing else is touched, and where no objects are kept nothing is. Raises ConfigError,
+    MissingExtra, StorageUnavailable."""
+    if not is_objects(config):
+        return []
+    results = []
+    with object_medium(config) as medium:
+        for found in medium.read().namespaces:
+            if not wanted(found.fingerprint, found.namespace):
+                continue
+            pages = len(found.pages)
+            if not dry_run:
+                medium.remove_namespace(found.fingerprint, found.pages)
+            results.append(
+                Removed(medium.store.name, found.fingerprint, "", pages, found.page_bytes, True)
+            )
+    return results
+
+
 def namespaces_of(config: Config, roots: Iterable[str]) -> list[Namespace]:
     """Every namespace that this machine knows of: on its media, and the configuration's own."""
-    found: dict[str, Namespace] = {}
-    for root in roots:
-        for report in read_medium(root).namespaces:
-            if report.namespace is not None:
-                found[report.fingerprint] = report.namespace
-    own = config.own_namespace()
-    if own is not None:
-        found[own.fingerprint.hex()] = own
-    return list(found.values())
+    known = [each.namespace for root in roots for each in read_medium(root).namespaces]
+    if is_objects(config):
+        known += [each.namespace for each in read_objects(config).namespaces]
+    known.append(config.own_namespace())
+    return list({each.fingerprint: each for each in known if each is not None}.values())
 
 
 def raise_epochs(config: Config, namespaces: Sequence[Namespace]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from hicache_backends.errors import (
     ConfigError,
     HiCacheError,
     IdentityMismatch,
+    MissingExtra,
     RegistryError,
     RegistryRefused,
     StorageError,
@@ -16,6 +17,27 @@ _WRITABLE = (
     "let this user read and write there; a mount that is read-only, or for its own user only, has "
     "to be mounted otherwise"
 )
+_CREDENTIALS = (
+    "give credentials in fsspec.options, or where the file system looks for them: its variables or "
+    "files"
+)
+_OF_OBJECTS = {
+    "no Mooncake master answers": "start mooncake_master, or mend mooncake.master "
+    "(MOONCAKE_MASTER, or the file that MOONCAKE_CONFIG_PATH names); a firewall may be between",
+    "as a Mooncake master": "mend mooncake.master: it is the master's RPC port (50051), neither "
+    "its HTTP port nor a metadata server's; a master that is frozen has to be started anew",
+    "takes no client": "make mooncake.protocol, mooncake.device and mooncake.metadata_server fit "
+    "this host and the cluster's release",
+    "bucket does not exist": "create the bucket, or mend fsspec.url",
+    "NoSuchBucket": "create the bucket, or mend fsspec.url",
+    "locate credentials": _CREDENTIALS,
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "Could not connect to the endpoint": "mend the endpoint in fsspec.options, or start what "
+    "serves it",
+}
+"""By words of errors about objects, looked for before the others."""
+
 _SYMPTOMS = {
     "Read-only file system": _WRITABLE,
     "Permission denied": _WRITABLE,
@@ -42,12 +64,16 @@ _SYMPTOMS = {
     "own",
     "give 3fs a directory of its own": "set 3fs.mount_point to a directory that no other backend "
     "uses",
+    "PermissionError": "let these credentials (fsspec.options, or what the file system finds by "
+    "itself) read, write, list and delete below fsspec.url",
     "the self-test failed at": "see what the medium lacks: space, rights or health; "
     "`hicache-storage fsck` looks at what lies there",
 }
 """By words of errors about storage; the first that fits."""
 
 _REMEDIES: dict[type[HiCacheError], str] = {
+    MissingExtra: "install what is named; Mooncake's wheel needs the system's libibverbs1, "
+    "libnuma1 and libcurl4 besides",
     ConfigError: "mend the option or key that is named; `hicache-storage config show` has each "
     "value's origin",
     StorageUnavailable: "create or mount the directory, and let this user write there",
@@ -63,7 +89,7 @@ def remedy(error: HiCacheError) -> str:
     """What to do, "" where nothing general can be said."""
     if isinstance(error, StorageError):
         said = str(error)
-        for words, text in _SYMPTOMS.items():
+        for words, text in (*_OF_OBJECTS.items(), *_SYMPTOMS.items()):
             if words in said:
                 return text
     return next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), "")

@@ -1,39 +1,20 @@
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hicache_backends.mooncake.client import connect, disconnect
 from hicache_backends.mooncake.options import find_cluster
-from tests.backends.mooncake.cluster import MooncakeCluster, master_binary
-from tests.backends.mooncake.network import lonely_network
-
-LIBRARIES = ("libibverbs1", "libnuma1", "libcurl4")
-PACKAGES = Path(__file__).parents[3] / ".ci" / "debian-packages"
-
-
-def _absent(what: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(f"{what}, and CI must test on the real Mooncake")
-    pytest.skip(what)
+from tests.backends.mooncake.cluster import MooncakeCluster
+from tests.backends.mooncake.real import mooncake_network
 
 
 @pytest.fixture(scope="package", autouse=True)
 def network() -> Iterator[None]:
     """What the real Mooncake needs, in a network where nobody else is."""
-    if importlib.util.find_spec("mooncake") is None or master_binary() is None:
-        _absent("mooncake-transfer-engine-non-cuda is not installed")
-    subprocess.run([str(PACKAGES), *LIBRARIES], check=True, timeout=300)
-    try:
-        with lonely_network():
-            yield
-    except PermissionError as error:
-        _absent(f"no network namespace can be made ({error}): tests of Mooncake need root")
+    with mooncake_network():
+        yield
 
 
 @pytest.fixture(scope="module")
