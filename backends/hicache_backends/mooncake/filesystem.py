@@ -220,8 +220,10 @@ class MooncakeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec sh
         cache_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> MooncakeFile:
-        if mode not in ("rb", "wb"):
+        if mode not in ("rb", "wb", "xb"):
             raise NotImplementedError(f"Mooncake's objects can't be opened as {mode!r}")
+        if mode == "xb" and self.exists_many([path]) == [True]:
+            raise FileExistsError(path)
         return MooncakeFile(
             self, path, mode, block_size or "default", autocommit, cache_options=cache_options
         )
