@@ -1,4 +1,4 @@
-"""The soak, in short and whole, by rings of both clients and by the mount."""
+"""The soak, in short and whole, by rings and by the mount."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from hicache_backends.outcomes import Reason
 from tests.backends.threefs.soak import soak
-from tests.backends.usrbio.official_double import OfficialDouble
 from tests.threefs.stand_in import ThreeFs
 
 WHOLE = pytest.param(1_000_000, 10, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
@@ -31,17 +30,3 @@ def test_by_the_mount_no_page_is_wrong_and_every_miss_is_explained(
     tally = soak(fs, pages, kills, engine="fuse")
     assert tally.faults() == [], tally.text()
     assert tally.stats["evicted"]
-
-
-def test_by_the_official_client_no_page_is_wrong(fs: ThreeFs, double: OfficialDouble) -> None:
-    size = {"turn": 0}
-
-    def verdict(offset: int, length: int) -> int:
-        size["turn"] += 1
-        return -5 if size["turn"] % 97 == 0 else length // 2 if size["turn"] % 89 == 0 else length
-
-    double.verdict = verdict
-    tally = soak(fs, 3_000, 0, engine="usrbio", client="official", faults=False)
-    assert {*tally.got} <= {None, *Reason}
-    assert [fault for fault in tally.faults() if "checksum" not in fault] == [], tally.text()
-    assert tally.got[Reason.CHECKSUM]
