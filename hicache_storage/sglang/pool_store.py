@@ -35,12 +35,15 @@ class PoolStore:
     def transfer(self) -> Literal["zero copy", "staging"]:
         """How bytes get between medium and host pool.
 
-        Objects are moved in place between registered memory alone, by calls that stay as long as
-        the transport does: too long for a scheduler, whose pools are therefore not registered.
+        A storage with memory of its own (`allocate`), or that is told of memory (`register`),
+        moves only that in place, by calls that stay as long as their transport does: too long for
+        a scheduler, whose pools are therefore never registered.
         """
-        able = self.store.storage.capabilities
-        direct = isinstance(self.form, HostPages) and able.zero_copy and not able.keyed
-        return "zero copy" if direct else "staging"
+        storage = self.store.storage
+        any_memory = storage.capabilities.zero_copy and not any(
+            hasattr(storage, name) for name in ("allocate", "register")
+        )
+        return "zero copy" if any_memory and isinstance(self.form, HostPages) else "staging"
 
     def exists(self, keys: Sequence[str], until: Deadline | None = None) -> int:
         """Pages there are from the start."""
