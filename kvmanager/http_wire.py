@@ -114,18 +114,22 @@ class HttpWire(Wire):
     @staticmethod
     def read_lookup(reply: Any, keys_asked: int, absent: Reason) -> Lookup:
         answer = _answer(reply)
+        locations, said = answer.get("locations"), answer.get("reasons")
+        if not (isinstance(locations, list) and isinstance(said, list)):
+            raise _malformed(answer)
+        whole = len(locations) == len(said) == keys_asked and set(map(type, locations)) <= {bytes}
+        if not whole or max(map(len, locations), default=0) > MAX_LOCATION_BYTES:
+            raise _malformed(answer)
+        if said.count(None) == keys_asked and all(locations):
+            return Lookup(locations, said)
         try:
-            locations, said = answer["locations"], answer["reasons"]
             reasons = [
                 None if why is None else absent if why == "never_written" else _WHY[why]
                 for why in said
             ]
-            sizes = [len(location) for location in locations if isinstance(location, bytes)]
         except (KeyError, TypeError):
             raise _malformed(answer) from None
-        fits = len(sizes) == len(locations) == len(reasons) == keys_asked
-        told = [bool(size) for size in sizes] == [reason is None for reason in reasons]
-        if not (fits and told) or max(sizes, default=0) > MAX_LOCATION_BYTES:
+        if any(bool(found) != (why is None) for found, why in zip(locations, reasons, strict=True)):
             raise _malformed(answer)
         return Lookup(locations, reasons)
 

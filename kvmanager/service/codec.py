@@ -7,9 +7,7 @@ from typing import Any
 
 import msgpack
 from pydantic import ValidationError
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import Receive
 
 from kvmanager.service.documents import Asked
 
@@ -17,6 +15,10 @@ MSGPACK = "application/msgpack"
 JSON = "application/json"
 MAX_BODY_BYTES = 512 << 10
 """A publication of 1,024 pages takes 90 KiB, twice that as JSON."""
+
+
+Headers = dict[bytes, bytes]
+"""Of a request, by their names in small letters."""
 
 
 class Refusal(Exception):
@@ -30,25 +32,33 @@ class Refusal(Exception):
 
 def content_type(headers: Headers) -> str:
     """The request's, which is the answer's too. Raises Refusal for another."""
-    named = headers.get("content-type", "").partition(";")[0].strip().lower()
+    named = header(headers, b"content-type").partition(";")[0].strip().lower()
     if named not in (MSGPACK, JSON):
         raise Refusal(415, "content_type", f"the content type is {MSGPACK} or {JSON}")
     return named
 
 
-async def read_body(request: Request) -> bytes:
-    """Raises Refusal for one that is too long."""
-    announced = request.headers.get("content-length", "0")
+def header(headers: Headers, name: bytes) -> str:
+    """The value of a header; "" if there is none."""
+    return headers.get(name, b"").decode("latin-1")
+
+
+async def read_body(headers: Headers, receive: Receive) -> bytes:
+    """Raises Refusal for one that is too long or does not come."""
+    announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and int(announced[:18]) > MAX_BODY_BYTES:
         raise _too_long()
-    parts = []
-    size = 0
-    async for part in request.stream():
-        parts.append(part)
-        size += len(part)
-        if size > MAX_BODY_BYTES:
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Refusal(400, "gone", "the request ended before its body")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY_BYTES:
             raise _too_long()
-    return b"".join(parts)
+    return body
 
 
 def decoded(kind: type[Asked], body: bytes, content: str) -> Asked:
@@ -66,12 +76,12 @@ def decoded(kind: type[Asked], body: bytes, content: str) -> Asked:
         raise Refusal(400, "malformed", "the body is not one whole msgpack value") from None
 
 
-def encoded(document: dict[str, Any], content: str, status: int = 200) -> Response:
-    """The answer that holds a document."""
+def encoded(document: dict[str, Any], content: str) -> bytes:
+    """A document as a body."""
     if content == MSGPACK:
-        return Response(msgpack.packb(document), status, media_type=MSGPACK)
-    text = json.dumps(document, default=bytes.hex, separators=(",", ":"))
-    return Response(text, status, media_type=JSON)
+        packed: bytes = msgpack.packb(document)
+        return packed
+    return json.dumps(document, default=bytes.hex, separators=(",", ":")).encode()
 
 
 def _too_long() -> Refusal:

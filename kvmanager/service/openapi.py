@@ -17,7 +17,6 @@ _PROBLEMS = {
     "400": "Malformed",
     "401": "No token that is known",
     "403": "The token is not for this",
-    "408": "The request did not arrive in time",
     "409": "An older epoch, an unknown namespace, or a member that is refused",
     "413": "The body is too long",
     "415": "Neither msgpack nor JSON",

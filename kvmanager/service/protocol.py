@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEAD_S = 10.0
-"""So long may a request's headers take to arrive."""
+ARRIVAL_S = 5.0
+"""So long may a request take to arrive; then its connection is closed."""
 
 
 class OnePiece:
@@ -50,25 +50,25 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(cast(asyncio.Transport, OnePiece(transport, self.loop)))
-        self._await_head()
+        self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_there()
+        self._request_is_there()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        self._await_head()
+        self._await_request()
         super().on_message_begin()
 
-    def on_headers_complete(self) -> None:
-        self._head_is_there()
-        super().on_headers_complete()
+    def on_message_complete(self) -> None:
+        self._request_is_there()
+        super().on_message_complete()
 
-    def _await_head(self) -> None:
+    def _await_request(self) -> None:
         if self._slow is None:
-            self._slow = self.loop.call_later(HEAD_S, self.transport.close)
+            self._slow = self.loop.call_later(ARRIVAL_S, self.transport.close)
 
-    def _head_is_there(self) -> None:
+    def _request_is_there(self) -> None:
         slow, self._slow = self._slow, None
         if slow is not None:
             slow.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -113,6 +114,8 @@ def _run(
         signal.signal(
             ending, lambda *_: None
         )  # uvicorn has its own, and raises it again at the end
+    gc.collect()
+    gc.freeze()  # what the libraries made is never looked through again
     uvicorn.Server(config).run(sockets=[listener])
 
 

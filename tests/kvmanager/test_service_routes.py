@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import msgpack
 import pytest
@@ -32,6 +33,10 @@ __all__ = ["cluster", "server_binary", "service"]
 
 ROUTES = ("abort", "claim", "clear", "heartbeat", "leave", "lookup", "publish", "register")
 PAGE = "22" * 16
+SLOW = (
+    b"POST /v1/lookup HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"content-length: 10\r\n\r\n{"
+)
 OWNER = {"process": "aa" * 16, "store": "bb" * 16, "medium": "cc" * 16}
 
 
@@ -220,13 +225,15 @@ def test_a_body_that_is_too_long_is_not_kept(service: Service, encoding: str) ->
 
 def test_a_request_that_does_not_arrive_is_given_up(service: Service) -> None:
     began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as stream:
-        stream.sendall(
-            b"POST /v1/lookup HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"content-length: 10\r\n\r\n{"
-        )
-        assert stream.recv(65_536).startswith(b"HTTP/1.1 408 ")
-    assert 4 < time.monotonic() - began < 15
+    address = ("127.0.0.1", service.port)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(3)]
+        for stream, part in zip(streams, (0, 20, len(SLOW)), strict=True):
+            stream.sendall(SLOW[:part])  # nothing, half a head, half a body
+        assert service.get("/healthz")[0] == 200
+        for stream in streams:
+            assert stream.recv(65_536) == b""
+    assert 1 < time.monotonic() - began < 15
 
 
 @pytest.fixture
