@@ -77,9 +77,12 @@ class AsyncHttpConnection:
             streams[1].close()
 
     def _usable(self) -> bool:
-        """Whether a connection from before is there; one that the service closed is dropped."""
-        if self._streams is not None and self._streams[0].at_eof():
-            self._streams[1].close()
+        """As `HttpConnection._usable`."""
+        streams = self._streams
+        if streams is None:
+            return False
+        if self._address is not self._endpoint.first or streams[0].at_eof():
+            streams[1].close()
             self._streams = None
         return self._streams is not None
 

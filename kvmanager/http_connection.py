@@ -69,11 +69,13 @@ class HttpConnection:
             stream.close()
 
     def _usable(self) -> bool:
-        """Whether a connection from before is there; one that the service closed is dropped."""
+        """Whether a connection from before is there, to the address that is the first now; one
+        that the service closed is dropped."""
         stream = self._stream
         if stream is None:
             return False
-        if time.monotonic() - self._used_s > RESTED_S and _ended(stream):
+        moved = self._address is not self._endpoint.first
+        if moved or (time.monotonic() - self._used_s > RESTED_S and _ended(stream)):
             self.close()
         return self._stream is not None
 

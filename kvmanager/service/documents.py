@@ -1,7 +1,7 @@
 """What the data routes are asked and answer, as msgpack or as JSON.
 
-In msgpack bytes are binary values, in JSON hexadecimal digits. A document with a field that is not
-declared here is refused.
+In msgpack bytes are binary values, in JSON hexadecimal digits. A field that is not declared here
+is passed over, so that a client may be a version ahead of the service.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Document(BaseModel):
     """What all of them share."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, val_json_bytes="hex", ser_json_bytes="hex"
+        strict=True, extra="ignore", frozen=True, val_json_bytes="hex", ser_json_bytes="hex"
     )
 
 

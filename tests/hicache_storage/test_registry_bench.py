@@ -80,6 +80,7 @@ def test_module_that_needs_more_than_it_used_to_is_refused(cache: Path, tmp_path
         ({"pages": 10}, "--pages"),
         ({"against": "redis"}, "mini3fs"),
         ({"against": "mini3fs"}, "trace"),
+        ({"http": True}, "trace"),
     ],
 )
 def test_impossible_plan_is_refused(values: dict[str, object], said: str) -> None:
@@ -103,19 +104,20 @@ def run(*arguments: object) -> dict[str, dict[str, dict[str, float]]]:
 
 
 @pytest.mark.usefixtures("short")
-def test_both_sides_find_the_same_pages(cache: Path, tmp_path: Path, trace: Path) -> None:
+def test_all_sides_find_the_same_pages(cache: Path, tmp_path: Path, trace: Path) -> None:
     stand_in = Path(__file__).with_name("mini3fs_stand_in.py").read_text()
     figures = run(
         *("--trace", trace, "--clients", 2, "--stored-requests", 30, "--rounds", 1),
         *("--pages", 1024, "--against", "mini3fs", "--sglang-wheel", wheel(tmp_path, stand_in)),
-        *("--cache", cache, "--dir", tmp_path),
+        *("--cache", cache, "--dir", tmp_path, "--http"),
     )
     cases = ["one_client", "2_clients", "all_present"]
     for case in cases:
         found = figures["registry"][case]["pages_found"]
+        assert found == figures["http"][case]["pages_found"]
         assert found == figures["mini3fs"][case]["pages_found"]
         assert found > 0
-    assert list(figures["ratio_to_mini3fs"]) == cases
+    assert list(figures["ratio_to_mini3fs"]) == list(figures["http_ratio_to_mini3fs"]) == cases
     assert set(figures["claim_publish_keys_per_s"]) == {"32", "128"}
     assert set(figures["memory_bytes_per_page"]) == {"1024"}
     assert set(figures["exists_128_beside_spinner"]) == {"local", "registry"}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import http.server
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -199,6 +201,49 @@ def test_only_what_may_arrive_twice_is_sent_again(name: str, times: int) -> None
         assert seen == [f"/v1/{name}"] * times
         assert not connection.clean
         connection.close()
+
+
+def test_an_idle_connection_follows_the_others_to_another_manager(
+    services: list[Service],
+) -> None:
+    """So that a frozen manager does not cost every connection its share of a deadline."""
+    endpoint = HttpEndpoint.parse(both(services))
+    connection = HttpConnection(endpoint, 1.0, 0)
+    frozen = services[endpoint.addresses.index(endpoint.first)]
+    frozen.signal(signal.SIGSTOP)
+    endpoint.failed(endpoint.first)
+    began = time.monotonic()
+    assert connection.exchange(http_message.request("lookup", {}), soon(4000))
+    assert time.monotonic() - began < 1
+    connection.close()
+    frozen.signal(signal.SIGCONT)
+
+
+class _Counted:
+    """A socket whose calls that let go of the GIL are counted."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("setsockopt", "close"):
+            self.calls.append(name)
+        return getattr(self._stream, name)
+
+
+def test_a_call_is_one_send_and_one_receive(services: list[Service]) -> None:
+    with Cluster(services[0].url) as cluster:
+        store = cluster.store(options=CALM)
+        keys = digests(128)
+        store.write(store.chain(keys))
+        connection = store.registry.driver.pool.take(soon())
+        assert isinstance(connection, HttpConnection)
+        counted = _Counted(connection._stream)
+        connection._stream = cast(socket.socket, counted)
+        store.registry.driver.pool.give(connection)
+        assert store.registry.lookup(keys, [store.member.medium], soon()).prefix == 128
+        assert counted.calls == ["sendall", "recv"]
 
 
 def test_an_idle_connection_that_was_closed_meanwhile_is_made_anew(server: Server) -> None:

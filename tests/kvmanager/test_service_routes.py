@@ -103,6 +103,11 @@ def test_the_document_describes_every_data_route_and_its_own_examples_are_taken(
         assert service.get(path)[0] == 405
 
 
+def test_a_client_of_the_next_version_may_say_more(registered: Service) -> None:
+    status, answer = post(registered, "/v1/lookup", {**LOOKUP, "of_the_next_version": 1})
+    assert (status, answer["locations"]) == (200, [""])
+
+
 def test_health_is_answered(service: Service) -> None:
     assert service.get("/healthz") == (200, b'{"status":"ok"}')
     assert service.get("/readyz") == (200, b'{"status":"ok"}')
@@ -168,7 +173,6 @@ LOOKUP = {"namespace": namespace(), "epoch": 0, "digests": [PAGE], "media": ["cc
         {"media": [""]},
         {"touch_interval_ms": 0},
         {"prefix": 1},
-        {"another": 1},
         {"namespace": {**namespace(), "page_bytes": 0}},
         {"namespace": {**namespace(), "layers": [2, 1]}},
         {"namespace": {**namespace(), "layers": [1]}},
