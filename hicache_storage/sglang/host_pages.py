@@ -90,6 +90,13 @@ class HostPages:
         return found if same else None
 
 
+def memory_of(pool: Any) -> list[tuple[int, int]]:
+    """Address and bytes of each tensor of a host pool; none where it doesn't show them."""
+    several = getattr(pool, "get_hybrid_pool_buffer", None)
+    tensors = several() if several else [getattr(pool, "kv_buffer", None)]
+    return [(t.data_ptr(), t.nbytes) for t in tensors if t is not None and t.nbytes]
+
+
 class FlatPages:
     """The pages of a host pool that only copies them, as flat tensors."""
 

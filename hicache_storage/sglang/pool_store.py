@@ -10,7 +10,13 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.outcomes import Outcome
 from hicache_backends.pages import Pages
 from hicache_storage.page_store import MODE_OFF, MODE_READ, UNTOLD, PageStore
-from hicache_storage.sglang.host_pages import FlatPages, HostPages, is_flat, tensor_pages
+from hicache_storage.sglang.host_pages import (
+    FlatPages,
+    HostPages,
+    is_flat,
+    memory_of,
+    tensor_pages,
+)
 from hicache_storage.sglang.samples import Samples
 
 MAX_CALL_MS = 8000.0
@@ -30,20 +36,30 @@ class PoolStore:
         self.store = store
         self.form = form
         self._samples = samples
+        self._registered = False
 
     @property
     def transfer(self) -> Literal["zero copy", "staging"]:
         """How bytes get between medium and host pool.
 
         A storage with memory of its own (`allocate`), or that is told of memory (`register`),
-        moves only that in place, by calls that stay as long as their transport does: too long for
-        a scheduler, whose pools are therefore never registered.
+        moves only that in place.
         """
         storage = self.store.storage
         any_memory = storage.capabilities.zero_copy and not any(
             hasattr(storage, name) for name in ("allocate", "register")
         )
-        return "zero copy" if any_memory and isinstance(self.form, HostPages) else "staging"
+        direct = isinstance(self.form, HostPages) and (any_memory or self._registered)
+        return "zero copy" if direct else "staging"
+
+    def register(self, pool: Any) -> bool:
+        """Make the pool's memory known to a storage that then moves it in place, by calls that
+        stay as long as its transport does. False where it can't be, or not all of it."""
+        register = getattr(self.store.storage, "register", None)
+        if register and isinstance(self.form, HostPages):
+            spans = memory_of(pool)
+            self._registered = bool(spans) and all(register(*span) for span in spans)
+        return self._registered
 
     def exists(self, keys: Sequence[str], until: Deadline | None = None) -> int:
         """Pages there are from the start."""

@@ -77,6 +77,8 @@ class Pools:
         )
         pages = PoolStore(self._open(namespace), form, self.samples)
         try:
+            if self.config.sglang.register_pools and not pages.register(pool):
+                _log.warning("sglang.register_pools: pages of the pool %r are copied still", name)
             tested = self_test(pages, pool)
         except BaseException:
             pages.close()

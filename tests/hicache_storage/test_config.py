@@ -555,7 +555,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "model_config": "<model>",
         "draft_revision": "other",
     },
-    "sglang": {"metrics_port": 9100, "metrics_host": "127.0.0.2"},
+    "sglang": {"metrics_port": 9100, "metrics_host": "127.0.0.2", "register_pools": True},
 }
 CASES = [(name, key) for name, section in SECTIONS.items() for key in keys_of(section)]
 

@@ -32,10 +32,16 @@ def threefs(tmp_path: Path) -> Iterator[ThreeFs]:
 
 
 def started(
-    backend: str, section: dict[str, Any], path: Path, caplog: pytest.LogCaptureFixture
+    backend: str,
+    section: dict[str, Any],
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    register_pools: bool = False,
 ) -> str:
     """Store with one server, read with another; what the start of a pool printed."""
     config = {**extra_config(path), "storage_backend": backend, backend: section}
+    config["sglang"] = {"register_pools": register_pools}
     del config["nvme"]
     ids = tokens(PAGES)
     with caplog.at_level(logging.INFO, "hicache_storage.sglang.pools"):
@@ -79,10 +85,21 @@ def test_3fs(
     assert "capacity 64 MiB, registry off" in line
 
 
+@pytest.mark.parametrize("how", ["staging", "zero copy"])
 def test_mooncake(
-    mooncake: MooncakeCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    how: str, mooncake: MooncakeCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = started("mooncake", {"master": mooncake.address}, tmp_path, caplog)
-    place = f"mooncake://{mooncake.address}/hicache, transport tcp"
-    assert f"backend mooncake, {place}, staging, namespace " in line
+    section = {"master": mooncake.address, "prefix": tmp_path.name}
+    line = started("mooncake", section, tmp_path, caplog, register_pools=how == "zero copy")
+    place = f"mooncake://{mooncake.address}/{tmp_path.name}, transport tcp"
+    assert f"backend mooncake, {place}, {how}, namespace " in line
     assert "capacity as it has, registry off" in line
+
+
+def test_memory_that_cannot_be_registered_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    section = {"url": f"file://{tmp_path}/kv"}
+    line = started("fsspec", section, tmp_path, caplog, register_pools=True)
+    assert ", staging, " in line
+    assert "sglang.register_pools: pages of the pool 'kv' are copied still" in caplog.messages
