@@ -17,13 +17,13 @@ def network() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster(network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakeCluster]:
-    """A master and one holder, which every test of a module leaves as they were."""
+    """A master and one holder, which every test leaves as they were, its own keys apart."""
     cluster = MooncakeCluster(tmp_path_factory.mktemp("mooncake"))
     cluster.start_master()
     cluster.start_holder()
-    client = connect(find_cluster({"master": cluster.address}))  # made and ended once a module
+    client = connect(find_cluster({"master": cluster.address}))  # made and ended once
     yield cluster
     disconnect(client)
     cluster.stop()

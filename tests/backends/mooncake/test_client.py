@@ -50,12 +50,14 @@ def memory(size: int) -> tuple[bytearray, Pages]:
     return block, Pages.from_buffers([block], writable=True)
 
 
-def test_a_process_has_one_client_of_a_cluster(client: Client) -> None:
+def test_a_process_has_one_client_of_a_cluster(cluster: MooncakeCluster) -> None:
+    client = connect(find_cluster({"master": cluster.address}))
     again = connect(client.cluster)
     assert again is client
     disconnect(again)
     _, pages = memory(100)
-    assert client.put_from(["a"], pages, soon()) == [0]
+    assert client.put_from(["one client"], pages, soon()) == [0]
+    disconnect(client)
     assert all(os.environ[name] for name in LIMITS)
 
 
@@ -88,7 +90,7 @@ def test_a_client_that_keeps_failing_for_a_peer_is_replaced_with_its_memory(
 
 def test_the_end_waits_for_calls_and_later_ones_are_refused(own_cluster: MooncakeCluster) -> None:
     client = connect(find_cluster({"master": own_cluster.address}))
-    _, pages = memory(8 << 20)
+    _, pages = memory(2 << 20)
     keys = [str(n) for n in range(4)]
     refused = threading.Event()
 
@@ -113,8 +115,9 @@ def test_the_end_waits_for_calls_and_later_ones_are_refused(own_cluster: Mooncak
 
 
 def test_the_end_of_a_client_whose_master_is_frozen_freezes_nobody(
-    own_cluster: MooncakeCluster,
+    own_cluster: MooncakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_module, "_KNOCK_S", 2.0)
     client = connect(find_cluster({"master": own_cluster.address}))
     assert own_cluster.master is not None
     own_cluster.master.send_signal(signal.SIGSTOP)

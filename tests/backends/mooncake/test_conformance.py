@@ -12,8 +12,10 @@ from hicache_backends.identity import Namespace
 from hicache_backends.mooncake.backend import MooncakeStore
 from hicache_backends.mooncake.filesystem import MooncakeFileSystem
 from hicache_backends.pages import Pages
+from hicache_backends.testing.batches import BatchTests
 from hicache_backends.testing.conformance import PageStorageConformance
 from hicache_backends.testing.medium import Medium
+from hicache_backends.testing.state_machine import StateMachineTests
 from tests.backends.mooncake.cluster import MooncakeCluster
 from tests.backends.objects.media import ObjectMedium
 
@@ -52,37 +54,42 @@ class InPlace(MooncakeStore):
         return len(pages) > 0
 
 
-class MooncakeSuite(PageStorageConformance):
-    hole_patterns = 60
-
+class InMooncake:
     @pytest.fixture(autouse=True)
     def _cluster(self, cluster: MooncakeCluster) -> None:
         self.cluster = cluster
-
-
-class TestMooncake(MooncakeSuite):
-    machine_examples = 10
 
     def make_medium(self, directory: Path) -> Medium:
         return MooncakeMedium(self.cluster)
 
 
-class TestMooncakeBounded(MooncakeSuite):
-    machine_examples = 5
+class MooncakeSuite(InMooncake, PageStorageConformance):
+    """Enough for every change; the long form is below."""
 
+    machine_examples = 3
+    hole_patterns = 16
+    churn_seconds = 0.5
+
+
+class TestMooncake(MooncakeSuite):
+    pass
+
+
+class TestMooncakeBounded(MooncakeSuite):
     def make_medium(self, directory: Path) -> Medium:
         return MooncakeMedium(self.cluster, bound=True)
 
 
 class TestMooncakeBesideARegistry(MooncakeSuite):
-    machine_examples = 5
-
     def make_medium(self, directory: Path) -> Medium:
         return MooncakeMedium(self.cluster, bound=True, shared=True)
 
 
 class TestMooncakeInPlace(MooncakeSuite):
-    machine_examples = 5
-
     def make_medium(self, directory: Path) -> Medium:
         return MooncakeMedium(self.cluster, kind=InPlace)
+
+
+@pytest.mark.slow
+class TestMooncakeLong(InMooncake, StateMachineTests, BatchTests):
+    pass

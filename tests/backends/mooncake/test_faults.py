@@ -15,6 +15,7 @@ import pytest
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageHung, StorageUnavailable
+from hicache_backends.mooncake import client as client_module
 from hicache_backends.mooncake.backend import MooncakeOptions, open_mooncake
 from hicache_backends.objects.storage import ObjectStorage
 from hicache_backends.outcomes import Outcome, Reason
@@ -34,15 +35,18 @@ from tests.backends.mooncake.cluster import CLIENT_TTL_S, MooncakeCluster
 WRITER = Path(__file__).with_name("dying_writer.py")
 DEADLINE_MS = 300.0
 SLACK_S = 0.7
+FULL_BYTES = 16 << 20
 PAGES = digests_of(*range(8))
 
 
 @pytest.fixture
-def own_cluster(network: None, tmp_path: Path) -> Iterator[MooncakeCluster]:
-    """A cluster to be hurt; its ports are nobody else's."""
+def own_cluster(
+    network: None, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[MooncakeCluster]:
+    """A cluster to be hurt, its memory the parameter; its ports are nobody else's."""
     cluster = MooncakeCluster(tmp_path, port=50061, http_port=9013)
     cluster.start_master()
-    cluster.start_holder(64 << 20)
+    cluster.start_holder(getattr(request, "param", 64 << 20))
     yield cluster
     cluster.stop()
 
@@ -55,6 +59,14 @@ def storage(own_cluster: MooncakeCluster) -> Iterator[ObjectStorage]:
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGCONT)
     assert storage.close(timeout_ms=20_000)
+
+
+@pytest.fixture
+def whole(cluster: MooncakeCluster) -> Iterator[ObjectStorage]:
+    """A store in the cluster that is shared, for tests that hurt nobody."""
+    whole = open_mooncake(NAMESPACE, MooncakeOptions(cluster.address, prefix="dying"))
+    yield whole
+    assert whole.close(timeout_ms=20_000)
 
 
 def in_time(call: Callable[[Deadline], list[Outcome]]) -> list[Outcome]:
@@ -156,40 +168,45 @@ def test_a_frozen_holder_is_missed_in_time_and_back_when_it_thaws(
     until(works_again(storage, "after"), 40)
 
 
+@pytest.mark.parametrize("own_cluster", [FULL_BYTES], indirect=True)
 def test_a_full_cluster_refuses_or_evicts_and_what_it_took_is_right(
     own_cluster: MooncakeCluster, storage: ObjectStorage
 ) -> None:
+    calls = 5 * FULL_BYTES // (4 * 128 * NAMESPACE.page_bytes)
     reasons: set[Reason | None] = set()
-    for n in range(160):
+    for n in range(calls):
         pages = digests_of(*(f"{n} {i}" for i in range(128)))
         reasons |= {outcome.reason for outcome in put(storage, pages)}
     assert reasons <= {None, Reason.NO_SPACE}
-    found = [get(storage, digests_of(*(f"{n} {i}" for i in range(128)))) for n in range(160)]
+    found = [get(storage, digests_of(*(f"{n} {i}" for i in range(128)))) for n in range(calls)]
     assert any(any(each) for each in found)
     assert not all(all(each) for each in found), "it was never full: the test shows nothing"
     until(works_again(storage, "after"), 10)
 
 
 def test_a_key_whose_writer_died_is_not_called_stored_before_it_can_be_read(
-    own_cluster: MooncakeCluster, storage: ObjectStorage
+    cluster: MooncakeCluster, whole: ObjectStorage
 ) -> None:
     page = digests_of("dying")
-    key = f"hicache/{storage._place.keys(page)[0]}"
-    subprocess.run([sys.executable, str(WRITER), own_cluster.address, key], check=True, timeout=60)
-    outcome = storage.put(page, source(page), [UNKNOWN], Deadline.after_ms(5000))[0]
-    assert outcome.ok == get(storage, page)[0]
+    key = f"dying/{whole._place.keys(page)[0]}"
+    subprocess.run([sys.executable, str(WRITER), cluster.address, key], check=True, timeout=60)
+    outcome = whole.put(page, source(page), [UNKNOWN], Deadline.after_ms(5000))[0]
+    assert outcome.ok == get(whole, page)[0]
     assert outcome.ok or outcome.reason is Reason.BEING_WRITTEN
-    assert all(put(storage, digests_of("another")))
+    assert all(put(whole, digests_of("another")))
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_wrong_address_is_refused_in_seconds_and_freezes_nobody(
-    own_cluster: MooncakeCluster, frozen: bool
+    network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool
 ) -> None:
-    address = own_cluster.address if frozen else "127.0.0.1:1"
+    monkeypatch.setattr(client_module, "_KNOCK_S", 2.0)
+    cluster = MooncakeCluster(tmp_path, port=50061, http_port=9013)
     if frozen:
-        assert own_cluster.master is not None
-        own_cluster.master.send_signal(signal.SIGSTOP)
+        cluster.start_master()
+        assert cluster.master is not None
+        cluster.master.send_signal(signal.SIGSTOP)
+    address = cluster.address if frozen else "127.0.0.1:1"
     gaps: list[float] = []
     done = threading.Event()
 
@@ -207,19 +224,17 @@ def test_a_wrong_address_is_refused_in_seconds_and_freezes_nobody(
     finally:
         done.set()
         ticker.join()
-        if frozen:
-            assert own_cluster.master is not None
-            own_cluster.master.send_signal(signal.SIGCONT)
+        cluster.stop()
     assert max(gaps, default=0) < 1.0
 
 
 def test_clearing_removes_the_own_pages_and_nobody_elses(
-    own_cluster: MooncakeCluster, storage: ObjectStorage
+    cluster: MooncakeCluster, whole: ObjectStorage
 ) -> None:
-    other = open_mooncake(NAMESPACE, MooncakeOptions(own_cluster.address, prefix="other"))
-    assert all(put(storage, PAGES))
+    other = open_mooncake(NAMESPACE, MooncakeOptions(cluster.address, prefix="other"))
+    assert all(put(whole, PAGES))
     assert all(put(other, PAGES))
-    assert all(storage.remove([entry.digest for entry in storage.entries()]))
-    assert get(storage, PAGES) == [False] * 8
+    assert all(whole.remove([entry.digest for entry in whole.entries()]))
+    assert get(whole, PAGES) == [False] * 8
     assert get(other, PAGES) == [True] * 8
     assert other.close()

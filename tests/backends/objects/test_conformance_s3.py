@@ -1,4 +1,8 @@
-"""Pages as objects keep every promise in an S3 bucket."""
+"""Pages as objects keep every promise in an S3 bucket.
+
+The server takes milliseconds a request, so that the tests of hundreds of calls are slow here; where
+they are quick, in memory, they are always run.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from hicache_backends.storage import PageStorage
+from hicache_backends.testing.batches import BatchTests
+from hicache_backends.testing.concurrency import ConcurrencyTests
 from hicache_backends.testing.conformance import PageStorageConformance
+from hicache_backends.testing.locations import LocationTests
 from hicache_backends.testing.medium import Medium
+from hicache_backends.testing.state_machine import StateMachineTests
 from tests.backends.objects.media import FsspecMedium
 from tests.backends.objects.s3_server import fresh_prefix, s3_options, s3_server
 
@@ -19,9 +28,7 @@ def endpoint() -> Iterator[str]:
         yield endpoint
 
 
-class TestS3(PageStorageConformance):
-    machine_examples = 2
-    hole_patterns = 4
+class InS3:
     endpoint = ""
 
     @pytest.fixture(autouse=True)
@@ -30,3 +37,32 @@ class TestS3(PageStorageConformance):
 
     def make_medium(self, directory: Path) -> Medium:
         return FsspecMedium(fresh_prefix(), options=s3_options(self.endpoint))
+
+
+class TestS3(InS3, PageStorageConformance):
+    machine_examples = 1
+    hole_patterns = 1
+
+    @pytest.mark.slow
+    def test_no_location_however_garbled_gives_wrong_bytes(
+        self, storage: PageStorage, reader: PageStorage
+    ) -> None:
+        super().test_no_location_however_garbled_gives_wrong_bytes(storage, reader)
+
+    @pytest.mark.slow
+    def test_writers_of_one_page_all_succeed_and_one_wrote(self, storage: PageStorage) -> None:
+        super().test_writers_of_one_page_all_succeed_and_one_wrote(storage)
+
+    @pytest.mark.slow
+    def test_scattered_and_reordered_reads_find_their_pages(self, storage: PageStorage) -> None:
+        super().test_scattered_and_reordered_reads_find_their_pages(storage)
+
+    @pytest.mark.slow
+    def test_a_churning_store_never_gives_a_wrong_page(self, medium: Medium) -> None:
+        super().test_a_churning_store_never_gives_a_wrong_page(medium)
+
+
+@pytest.mark.slow
+class TestS3Long(InS3, StateMachineTests, ConcurrencyTests, LocationTests, BatchTests):
+    machine_examples = 10
+    hole_patterns = 20
