@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import random
+
 import pytest
 
 from hicache_backends.outcomes import Reason
 from tests.backends.threefs.soak import soak
+from tests.backends.usrbio.official_double import OfficialDouble
 from tests.threefs.stand_in import ThreeFs
 
 WHOLE = pytest.param(1_000_000, 10, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
@@ -30,3 +34,15 @@ def test_by_the_mount_no_page_is_wrong_and_every_miss_is_explained(
     tally = soak(fs, pages, kills, engine="fuse")
     assert tally.faults() == [], tally.text()
     assert tally.stats["evicted"]
+
+
+def test_by_the_official_client_no_page_is_wrong(fs: ThreeFs, double: OfficialDouble) -> None:
+    chance = random.Random(7)  # noqa: S311 - repeatable faults
+
+    def verdict(offset: int, size: int) -> int:
+        return chance.choices((size, -errno.EREMOTEIO), (98, 2))[0]
+
+    double.verdict = verdict
+    tally = soak(fs, 3_000, 0, engine="usrbio", client="official", faults=False)
+    assert tally.faults() == [], tally.text()
+    assert tally.got[Reason.IO_ERROR]
