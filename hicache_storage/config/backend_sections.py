@@ -166,6 +166,11 @@ class ObjectSection(TransferSection):
 class MooncakeSection(ObjectSection):
     """A Mooncake store."""
 
+    max_transfer_bytes: Size = Field(
+        default=64 << 20,
+        description="Moved at once, and held in memory by a call whose pages can't be moved in "
+        "place, bytes",
+    )
     master: str | None = Field(
         default=None,
         min_length=1,

@@ -46,7 +46,7 @@ class MooncakeOptions:
     prefix: str = "hicache"
     capacity_bytes: int | None = None
     zero_copy: str = "auto"
-    max_transfer_bytes: int = 16 << 20
+    max_transfer_bytes: int = 64 << 20
 
 
 def open_mooncake(

@@ -15,7 +15,7 @@ from hicache_backends.outcomes import BAD_CHECKSUM, HIT, STALE, TIMED_OUT, Outco
 from hicache_backends.pages import Pages
 from hicache_backends.segment.format import Location
 
-_IN_PLACE = 8
+_IN_PLACE = 2
 """Batches at once of pages that are moved in place: between them the deadline is looked at."""
 
 

@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--segment-mib", type=int, default=1024)
     parser.add_argument("--page-mib", type=float, nargs="*", default=[0.0625, 1, 4])
-    parser.add_argument("--transfer-mib", type=int, default=16)
+    parser.add_argument("--transfer-mib", type=int, default=64)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as directory, lonely_network():
         cluster = MooncakeCluster(Path(directory))

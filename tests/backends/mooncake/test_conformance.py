@@ -75,6 +75,7 @@ class TestMooncake(MooncakeSuite):
     pass
 
 
+@pytest.mark.slow  # what is bounded is the index, which the next class has too
 class TestMooncakeBounded(MooncakeSuite):
     def make_medium(self, directory: Path) -> Medium:
         return MooncakeMedium(self.cluster, bound=True)
