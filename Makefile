@@ -37,6 +37,8 @@ bench: $(INSTALLED)
 bench-sglang: $(INSTALLED) $(SGLANG_INSTALLED)
 	mkdir -p $(BENCH_DIR)
 	PYTHONPATH=.:backends $(SGLANG_VENV)/bin/python -W ignore -m tests.sglang.bench --directory $(BENCH_DIR)
+	.ci/debian-packages libibverbs1 libnuma1 libcurl4
+	PYTHONPATH=.:backends $(SGLANG_VENV)/bin/python -W ignore -m tests.sglang.bench_mooncake
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -74,7 +74,8 @@ def show_objects(report: ObjectReport) -> None:
         page = format_size(known.page_bytes) if known else ""
         size = format_size(found.page_bytes)
         rows.append((found.fingerprint[:16], *facts, page, len(found.pages), size))
-    print_table("", columns, rows)
+    if rows:
+        print_table("", columns, rows)
 
 
 def _show(report: MediumReport) -> None:

@@ -140,6 +140,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Times of a put and a get, ours and SGLang's own class."""
+    torch.set_num_threads(1)  # its threads stay awake for a while, on cores that the calls need
     with TemporaryDirectory(prefix="mooncake-bench-") as folder:
         figures = measure(Path(folder), pages, rounds)
     if as_json:
