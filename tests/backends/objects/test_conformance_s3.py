@@ -44,6 +44,10 @@ class TestS3(InS3, PageStorageConformance):
     hole_patterns = 1
 
     @pytest.mark.slow
+    def test_a_batch_of_hundreds_is_one_batch(self, storage: PageStorage) -> None:
+        super().test_a_batch_of_hundreds_is_one_batch(storage)
+
+    @pytest.mark.slow
     def test_no_location_however_garbled_gives_wrong_bytes(
         self, storage: PageStorage, reader: PageStorage
     ) -> None:
