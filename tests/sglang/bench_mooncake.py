@@ -30,7 +30,7 @@ from tests.backends.mooncake.real import mooncake_network
 from tests.sglang.bench import MIB_PAGES, PAGE_BYTES, PAGE_TOKENS
 from tests.sglang.harness.tree import Flags, Tree, tokens
 
-OURS, REGISTERED, THEIRS = "ours", "ours, registered", "mooncake"
+OURS, REGISTERED, THEIRS = "staged", "registered", "mooncake"
 PHASES = ("put", "get", "put beside spinner", "get beside spinner")
 
 
@@ -73,34 +73,36 @@ class Side:
         return found.transpose(0, 1).reshape(found.shape[1], -1)
 
 
-def measure(folder: Path, pages: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Medians in seconds by phase and side, and theirs over each of ours."""
-    names = (OURS, REGISTERED, THEIRS)
-    times: dict[str, dict[str, list[float]]] = {p: {name: [] for name in names} for p in PHASES}
-    with mooncake_network(), ExitStack() as stack:
+def measure(folder: Path, pages: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """By way of ours and phase: medians in seconds, and theirs over ours."""
+    with mooncake_network():
+        return {name: _beside(name, folder, pages, rounds) for name in (OURS, REGISTERED)}
+
+
+def _beside(name: str, folder: Path, pages: int, rounds: int) -> dict[str, dict[str, float]]:
+    """One way of ours and SGLang's class, as in a server one of them is."""
+    times: dict[str, dict[str, list[float]]] = {p: {name: [], THEIRS: []} for p in PHASES}
+    with ExitStack() as stack:
         cluster = MooncakeCluster(folder)
         stack.callback(cluster.stop)
         cluster.start_master()
-        cluster.start_holder(8 * pages * PAGE_BYTES)
-        sides = [stack.enter_context(_side(name, cluster, pages)) for name in names]
+        cluster.start_holder(4 * pages * PAGE_BYTES)
+        own, theirs = (stack.enter_context(_side(n, cluster, pages)) for n in (name, THEIRS))
         for number in range(2 * (rounds + 1)):
-            first = number // 2 % len(sides)  # each goes first as often as the others
-            for side in (*sides[first:], *sides[:first]):
-                took = side.run(1 + len(sides) * number + first, beside=bool(number % 2))
-                first += 1
+            order = (own, theirs) if number % 4 < 2 else (theirs, own)
+            for turn, side in enumerate(order):
+                took = side.run(2 * number + turn, beside=bool(number % 2))
                 if number > 1:  # the first turns warm up
                     for phase, seconds in took.items():
                         times[phase][side.name].append(seconds)
-            sides[-1].tree.backend.store.remove_all(True)
-    return {phase: _summary(by_side) for phase, by_side in times.items()}
+            theirs.tree.backend.store.remove_all(True)
+    return {phase: _summary(*by_side.values()) for phase, by_side in times.items()}
 
 
-def _summary(by_side: dict[str, list[float]]) -> dict[str, float]:
-    figures = {name: round(statistics.median(seconds), 4) for name, seconds in by_side.items()}
-    for name in (OURS, REGISTERED):
-        pairs = zip(by_side[THEIRS], by_side[name], strict=True)
-        figures[f"theirs / {name}"] = round(statistics.median(t / o for t, o in pairs), 2)
-    return figures
+def _summary(own: list[float], theirs: list[float]) -> dict[str, float]:
+    ratio = statistics.median(t / o for t, o in zip(theirs, own, strict=True))
+    medians = {n: round(statistics.median(s), 4) for n, s in (("ours", own), ("theirs", theirs))}
+    return {**medians, "ratio": round(ratio, 2)}
 
 
 @contextmanager
@@ -146,11 +148,10 @@ def main(
     if as_json:
         typer.echo(json.dumps(figures))
         return
-    for phase, row in figures.items():
-        shown = [
-            f"{n} {v * 1000:.0f} ms" if "/" not in n else f"{n} {v:.2f}" for n, v in row.items()
-        ]
-        typer.echo(f"{phase}: {'; '.join(shown)}")
+    for name, phases in figures.items():
+        for phase, row in phases.items():
+            times = f"{row['ours'] * 1000:.0f} ms against {row['theirs'] * 1000:.0f} ms"
+            typer.echo(f"{name}, {phase}: {times}, {row['ratio']:.2f} x as fast")
 
 
 if __name__ == "__main__":
