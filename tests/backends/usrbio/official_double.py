@@ -5,6 +5,7 @@ It records what was asked, and answers out of order, short or with an error as i
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import random
@@ -67,15 +68,21 @@ class Ring:
         self._module.go.wait()
         for one in batch:
             one.result = self._module.verdict(one.off, len(one.buf))
-            if one.result > 0 and self._for_read:
-                data = os.pread(one.fd, min(one.result, len(one.buf)), one.off)
-                one.buf[: len(data)] = data
-                if len(data) < min(one.result, len(one.buf)):
-                    one.result = len(data)  # the end of the file
-            elif one.result > 0:
-                os.pwrite(one.fd, one.buf[: one.result], one.off)
+            if one.result > 0:
+                try:
+                    one.result = self._move(one)
+                except OSError as error:
+                    one.result = -(error.errno or errno.EIO)
             os.close(one.fd)
             self._done.put(one)
+
+    def _move(self, one: Slice) -> int:
+        if not self._for_read:
+            return os.pwrite(one.fd, one.buf[: one.result], one.off)
+        data = os.pread(one.fd, min(one.result, len(one.buf)), one.off)
+        one.buf[: len(data)] = data
+        whole = len(data) == min(one.result, len(one.buf))
+        return one.result if whole else len(data)  # the end of the file
 
     def wait(
         self,
