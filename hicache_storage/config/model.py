@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 EMBEDDED_DIR = ".registry"
 _STORE_KEYS = tuple(field.name for field in dataclasses.fields(StoreOptions))
 _NOT_FOR_STORAGE = {*_STORE_KEYS, "page_size", "token_file"}
-_NOT_FOR_REGISTRY = ("enabled", "endpoint", "namespace", "username", "password", "password_file")
+_NOT_FOR_REGISTRY = (
+    *("enabled", "endpoint", "namespace", "username", "password", "password_file"),
+    *("token", "token_file"),
+)
 
 
 class Config(Section):
@@ -162,7 +165,8 @@ class Config(Section):
             by_3fs = isinstance(self.section, ThreeFsSection)
             beside = f"{first.rstrip('/')}/{EMBEDDED_DIR}"
             given["embedded_dir"] = _local_directory(first) if by_3fs else beside
-        return RegistryOptions(**given)
+        token = self.global_kvmanager.token
+        return RegistryOptions(**given, token=token.get_secret_value() if token else None)
 
     def access_log(self) -> AccessLog | None:
         """A new access log, or None where none is configured. Raises ConfigError where its

@@ -36,8 +36,9 @@ class KvManagerSection(Section):
         default="embedded",
         min_length=1,
         repr=False,
-        description="redis://, rediss:// or unix:// of a Redis or Valkey, or embedded: one started "
-        "here and shared by the processes of this machine",
+        description="redis://, rediss:// or unix:// of a Redis or Valkey; http:// or https:// of one "
+        "or several kvmanager services, with commas between; or embedded: a Valkey started here and "
+        "shared by the processes of this machine",
     )
     namespace: str = Field(
         default="default", min_length=1, description="Tenant; tenants never see each other's pages"
@@ -45,6 +46,12 @@ class KvManagerSection(Section):
     username: str | None = Field(default=None, description="User at the endpoint")
     password: SecretStr | None = Field(default=None, description="Password at the endpoint")
     password_file: str | None = Field(default=None, description="File that holds the password")
+    token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token at an http:// endpoint; None: as KVMANAGER_TOKEN or "
+        "KVMANAGER_TOKEN_FILE says",
+    )
+    token_file: str | None = Field(default=None, description="File that holds the token")
     embedded_dir: PathText | None = Field(
         default=None,
         description="Directory of the embedded server, on a local disk; None: .registry in the "

@@ -529,6 +529,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "username": "u",
         "password": "p",
         "password_file": "<file>",
+        "token": "t",
+        "token_file": "<file>",
         "embedded_dir": "/run/other",
         "timeout_ms": 11.0,
         "connect_timeout_ms": 12.0,
