@@ -151,17 +151,19 @@ class StoreState:
                     self._left[segment] -= 1
                     self.volumes[segment.volume].store.adopted_pages -= 1
                     self.volumes[segment.volume].reconsider()
+            empty = [segment for segment in places if not self._left[segment]]
+            for segment in empty:  # no other call finds it empty, too
+                del self._left[segment], places[segment]
+            directories = {segment.directory for segment in self._left}
         for segment, withins in places.items():
-            if self._left[segment]:
-                with contextlib.suppress(OSError):  # then a later process finds a page that is bad
-                    self.filing.spend(segment, sorted(withins), deadline)
-            else:
-                self.forget_segment(segment)
-                del self._left[segment]
-                with contextlib.suppress(OSError):
-                    self._delete(segment, deadline)
-                if all(other.directory != segment.directory for other in self._left):
-                    self.filing.remove_store(segment.directory)
+            with contextlib.suppress(OSError):  # then a later process finds a page that is bad
+                self.filing.spend(segment, sorted(withins), deadline)
+        for segment in empty:
+            self.forget_segment(segment)
+            with contextlib.suppress(OSError):
+                self._delete(segment, deadline)
+            if segment.directory not in directories:
+                self.filing.remove_store(segment.directory)
 
     def _delete(self, segment: Segment, deadline: Deadline) -> None:
         filing = self.filing
