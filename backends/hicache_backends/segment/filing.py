@@ -111,11 +111,12 @@ class Filing(ABC):
         self, places: Sequence[tuple[Segment, int]], index_fds: Sequence[int], deadline: Deadline
     ) -> AbstractContextManager[RecordRuns | None]:
         """Around the write of pages in these slots of segments: how their records go out. ETIMEDOUT
-        where that has to wait for other calls until the deadline."""
+        where that has to wait for other calls until the deadline, or such a call left one of the
+        segments in doubt."""
         return contextlib.nullcontext()
 
     def settle(self, segments: Sequence[Segment], results: Sequence[int]) -> None:
-        """How the write of each page went: bytes, or -errno."""
+        """How the write of each page went: bytes, or -errno. Inside `recording`."""
         return
 
     def in_doubt(self) -> frozenset[Segment]:

@@ -144,7 +144,6 @@ class Writing:
             padded_bytes=state.filing.padded_bytes,
         )
         io = self._move(batch, places)
-        state.filing.settle(segments, io.results.tolist())
         return self._files.results(segments, io.results.tolist()), io.checksums.tolist()
 
     def _move(self, batch: WriteBatch, places: Sequence[tuple[Segment, int]]) -> IoResult:
@@ -152,7 +151,9 @@ class Writing:
         try:
             with state.filing.recording(places, batch.record_fds.tolist(), deadline) as runs:
                 whole = replace(batch, runs=runs)
-                return state.engine.write(whole, deadline, threads=self._files.threads)
+                io = state.engine.write(whole, deadline, threads=self._files.threads)
+                state.filing.settle([segment for segment, _ in places], io.results.tolist())
+                return io
         except TimeoutError:
             return failed_as(errno.ETIMEDOUT, len(places))
         except StorageUnavailable:

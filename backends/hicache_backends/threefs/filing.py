@@ -146,6 +146,7 @@ class ThreeFsFiling(Filing):
             with self._images.recording(places, [fd] * len(slots), deadline) as runs:
                 held = np.frombuffer(image.memory, np.uint8)
                 held.reshape(-1, RECORD_BYTES)[list(slots)] = 0
+                self._check_doubts({segment})
                 start, size = int(runs.offsets[0]), int(runs.sizes[0])
                 self._write_file(segment, fd, start, held[start : start + size], deadline)
         finally:
@@ -156,6 +157,7 @@ class ThreeFsFiling(Filing):
         self, places: Sequence[tuple[Segment, int]], index_fds: Sequence[int], deadline: Deadline
     ) -> Iterator[RecordRuns | None]:
         with self._images.recording(places, index_fds, deadline) as runs:
+            self._check_doubts({segment for segment, _ in places})
             yield runs
 
     def in_doubt(self) -> frozenset[Segment]:
@@ -170,15 +172,18 @@ class ThreeFsFiling(Filing):
         return self._doubtful
 
     def settle(self, segments: Sequence[Segment], results: Sequence[int]) -> None:
-        if min(results, default=0) >= 0:
-            return
         failed = {s for s, moved in zip(segments, results, strict=True) if moved < 0}
-        for segment in failed:
+        for segment in set(segments):
             if image := self._images.of(segment):
-                image.unsure = True
-        if self._by_ring:
+                image.unsure = segment in failed
+        if failed and self._by_ring:
             with self._doubts:
                 self._doubtful |= failed
+
+    def _check_doubts(self, segments: set[Segment]) -> None:
+        """Raises TimeoutError where a late write of records would undo one that is made now."""
+        if not segments.isdisjoint(self.in_doubt()):
+            raise TimeoutError(errno.ETIMEDOUT, "an earlier write may still happen")
 
     def run(self, work: Callable[[], _T], deadline: Deadline) -> _T:
         return self._aside.run(work, deadline)
@@ -219,8 +224,8 @@ class ThreeFsFiling(Filing):
             moved = int(self._engine.write(batch, deadline).results[0])
         except StorageUnavailable:
             moved = -errno.ENOTCONN
+        self.settle([segment], [moved if moved == source.size else min(moved, -1)])
         if moved != source.size:
-            self.settle([segment], [min(moved, -1)])
             number = -moved if moved < 0 else errno.EIO
             raise OSError(number, os.strerror(number), segment.index_path)
 

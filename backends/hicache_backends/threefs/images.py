@@ -82,7 +82,7 @@ class IndexImages:
         self, places: Sequence[tuple[Segment, int]], fds: Sequence[int], deadline: Deadline
     ) -> Iterator[RecordRuns]:
         """The runs for records in these slots of segments; until the end no other call writes
-        records there. Raises TimeoutError."""
+        records there, and by then it is to be known how `unsure` they are. Raises TimeoutError."""
         by_segment: dict[Segment, _Place] = {}
         for (segment, slot), fd in zip(places, fds, strict=True):
             by_segment.setdefault(segment, _Place(segment, fd, [])).slots.append(slot)
@@ -98,10 +98,8 @@ class IndexImages:
                 pairs.append((place, image))
             runs = _runs(pairs)
             for _, image in pairs:
-                image.unsure = True  # until the call has come to its end
+                image.unsure = True  # until it is known how that went
             yield runs
-            for _, image in pairs:
-                image.unsure = False
 
 
 def _take(lock: threading.Lock, deadline: Deadline) -> None:
