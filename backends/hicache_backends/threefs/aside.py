@@ -40,7 +40,9 @@ class Aside:
         if not self._room.acquire(blocking=False):
             raise TimeoutError(errno.ETIMEDOUT, "the file system is hung")
         task = _Task(work, late, self._room.release)
-        threading.Thread(target=task.run, name=_NAME, daemon=True).start()
+        if not _started(task.run):
+            self._room.release()
+            raise TimeoutError(errno.ETIMEDOUT, "the system has no thread left")
         return task.result(deadline)
 
     def later(self, work: Callable[[], object]) -> None:
@@ -50,7 +52,8 @@ class Aside:
             if self._sweeping:
                 return
             self._sweeping = True
-        threading.Thread(target=self._sweep, name=_NAME, daemon=True).start()
+        if not _started(self._sweep):
+            self._sweeping = False  # whoever comes next does this, too
 
     def _sweep(self) -> None:
         """Until there is nothing left to do."""
@@ -67,6 +70,15 @@ class Aside:
 
 
 _NAME = "hicache-aside"
+
+
+def _started(work: Callable[[], None]) -> bool:
+    """Whether the system had a thread for this."""
+    try:
+        threading.Thread(target=work, name=_NAME, daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Task(Generic[_T]):
