@@ -50,6 +50,7 @@ class Registrar:
         self._links: list[str] = []
         self._fd = -1
         self._last_probe_s = 0.0
+        self._asked = False
         self.semaphore = ""
         self.dead = False
         self._thread = threading.Thread(target=self._work, name="usrbio-registrar", daemon=True)
@@ -88,7 +89,9 @@ class Registrar:
 
     def suspect(self) -> None:
         """Ask soon whether the daemon is alive; waits for nothing."""
-        self.submit(self._probe)
+        if not self._asked:  # while the daemon hangs, questions would pile up
+            self._asked = True
+            self.submit(self._probe)
 
     def close(self, timeout_s: float) -> None:
         """Deregister everything and end the thread; a hung daemon is not waited for any longer."""
@@ -130,6 +133,7 @@ class Registrar:
         return os.readlink(SUBMIT_LINK, dir_fd=self._fd)
 
     def _probe(self) -> None:
+        self._asked = False
         if self.dead or time.monotonic() - self._last_probe_s < _PROBE_INTERVAL_S:
             return
         try:
