@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import StorageUnavailable
+from hicache_backends.errors import StorageError
 from hicache_backends.identity import DIGEST_BYTES
 from hicache_backends.io.engine import Engine, ReadBatch, RecordRuns, WriteBatch
 from hicache_backends.native_calls import valid_records
@@ -222,7 +222,7 @@ class ThreeFsFiling(Filing):
         )
         try:
             moved = int(self._engine.write(batch, deadline).results[0])
-        except StorageUnavailable:
+        except StorageError:  # closed meanwhile, too
             moved = -errno.ENOTCONN
         self.settle([segment], [moved if moved == source.size else min(moved, -1)])
         if moved != source.size:

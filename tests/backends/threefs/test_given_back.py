@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.errors import StorageError
 from hicache_backends.segment.segment import Segment
 from hicache_backends.testing.canaries import NAMESPACE, digests_of, get, put
+from hicache_backends.threefs.backend import ThreeFsStorage
 from tests.backends.threefs.medium import ThreeFsMedium
 from tests.threefs.stand_in import ThreeFs
 
@@ -40,3 +44,26 @@ def test_two_calls_that_empty_a_segment_together_delete_it_once(
     assert storage.stats()["segments"] == 1
     assert sum(get(storage, pages)) == 7
     assert storage.close()
+
+
+def test_a_connection_that_was_closed_meanwhile_leaves_no_call_open(fs: ThreeFs) -> None:
+    """The page of a call in flight leaves; its slot is given back as the call ends."""
+    medium = ThreeFsMedium(fs, io_engine="usrbio", ring_client="own")
+    first = medium.open(NAMESPACE, capacity_pages=8)
+    pages = digests_of(*range(8))
+    assert all(put(first, pages))
+    assert first.close()
+    storage = medium.open(NAMESPACE, capacity_pages=8)
+    fs.set(hang_share=1, only=1)
+    reader = threading.Thread(target=lambda: get_quietly(storage, pages[:1]))
+    reader.start()
+    fs.wait_until(lambda counters: counters["held"] == 1)
+    assert all(storage.remove(pages[:1]))
+    assert not storage.close(100), "a call is in flight"
+    reader.join()
+    assert storage.close()
+
+
+def get_quietly(storage: ThreeFsStorage, pages: list[bytes]) -> None:
+    with suppress(StorageError):
+        get(storage, pages)
