@@ -159,13 +159,24 @@ def _load_own(state: StoreState, found: list[_Found]) -> None:
     first = 0
     for segment in state.table:
         unused = np.flatnonzero(free[first : first + segment.slots])[::-1] + first
-        if segment.sealed:
+        if segment.sealed and len(unused) == segment.slots:
+            _delete_copies(state, segment)
+        elif segment.sealed:
             state.seal(segment, segment.slots - len(unused))
         else:
             state.volumes[segment.volume].free.frombytes(unused.astype(np.int32).tobytes())
         first += segment.slots
     boots = max(volume.store.boots for volume in state.volumes)
     state.generation = boots << _BOOT_SHIFT
+
+
+def _delete_copies(state: StoreState, segment: Segment) -> None:
+    """Of a segment that was taken over every page lies in another, too."""
+    state.dead.add(segment)
+    with contextlib.suppress(OSError):
+        state.filing.delete(segment.directory, segment.number)
+        if not segment_files(segment.directory):
+            state.filing.remove_store(segment.directory)
 
 
 def _load_foreign(state: StoreState, deadline: Deadline) -> ForeignIndex:

@@ -67,3 +67,21 @@ def test_a_connection_that_was_closed_meanwhile_leaves_no_call_open(fs: ThreeFs)
 def get_quietly(storage: ThreeFsStorage, pages: list[bytes]) -> None:
     with suppress(StorageError):
         get(storage, pages)
+
+
+def test_a_segment_with_nothing_but_copies_is_deleted_as_its_store_is_taken_over(
+    fs: ThreeFs,
+) -> None:
+    medium = ThreeFsMedium(fs)
+    stores = [medium.open(NAMESPACE, capacity_pages=16) for _ in range(2)]
+    pages = digests_of(*range(8))
+    for store in stores:
+        assert all(put(store, pages))
+    for store in stores:
+        assert store.close()
+    assert len([*medium.backing.glob("*/*/seg-*.data")]) == 2
+    storage = medium.open(NAMESPACE, capacity_pages=16)
+    assert len([*medium.backing.glob("*/*/seg-*.data")]) == 1
+    assert storage.stats()["segments"] == 1
+    assert get(storage, pages) == [True] * 8
+    assert storage.close()
