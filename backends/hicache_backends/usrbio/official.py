@@ -62,8 +62,9 @@ class OfficialRings(RingClient):
     def writes_in_doubt(self) -> set[tuple[int, int]]:
         writers = [ring for ring in self._rings if not ring.for_read]
         places = {place for ring in writers for place in ring.places_in_doubt()}
-        if places:
-            self._registrar.suspect()  # perhaps nobody comes to use the rings as long as they wait
+        if places:  # perhaps nobody comes to use the rings as long as they wait
+            self._registrar.suspect()
+            self._writers.look()
         return places
 
     @property

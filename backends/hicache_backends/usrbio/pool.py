@@ -40,6 +40,12 @@ class RingPool(Generic[_R]):
             self._free.remove(ring)
             return ring
 
+    def look(self) -> None:
+        """Have the free rings notice what has come for them."""
+        with self._changed:
+            for ring in self._free:
+                ring.quarantined()
+
     def give(self, ring: _R) -> None:
         """The call is over."""
         with self._changed:

@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from hicache_backends.testing.canaries import NAMESPACE, digests_of, get, put
+from hicache_backends.deadline import Deadline
+from hicache_backends.storage import UNKNOWN
+from hicache_backends.testing.canaries import NAMESPACE, digests_of, get, put, source
 from tests.backends.threefs.medium import ThreeFsMedium
+from tests.backends.usrbio.official_double import OfficialDouble
 from tests.threefs.stand_in import ThreeFs
 
 
@@ -49,3 +52,22 @@ def test_a_late_write_of_records_takes_none_back_that_came_after_it(
     assert get(again, pages[1:]) == [True] * 3
     assert all(put(again, new))
     assert again.close()
+
+
+def test_slots_in_doubt_by_the_official_client_are_used_again_once_it_has_answered(
+    fs: ThreeFs, double: OfficialDouble
+) -> None:
+    """Every slot is in doubt: no call has a reason to use the rings and to find the answers."""
+    medium = ThreeFsMedium(fs, io_engine="usrbio", ring_client="official")
+    storage = medium.open(NAMESPACE, capacity_pages=8)
+    pages = digests_of(*range(8))
+    assert all(put(storage, pages))
+    assert all(storage.remove(pages))
+    double.go.clear()
+    outcomes = storage.put(pages, source(pages), [UNKNOWN] * 8, Deadline.after_ms(100))
+    assert not any(outcomes)
+    assert not any(put(storage, pages[:1])), "a slot is used again that a write may still reach"
+    double.go.set()
+    wait_for(lambda: all(put(storage, pages)))
+    assert get(storage, pages) == [True] * 8
+    assert storage.close()
