@@ -19,11 +19,13 @@ from hicache_backends.errors import (
 from hicache_backends.identity import Namespace, page_digests
 from hicache_backends.sizes import format_size
 from hicache_storage.config import Config
+from hicache_storage.config.backend_sections import SegmentSection, ThreeFsSection
 from hicache_storage.config.model import redacted
 from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
 from hicache_storage.tools.check_place import notes, place, registry_reach
 from hicache_storage.tools.clearing import prune, roots_of
+from hicache_storage.tools.media import read_medium
 from hicache_storage.tools.objects import is_objects, object_medium
 from hicache_storage.tools.remedies import remedy
 from kvmanager.connect import check_endpoint
@@ -80,6 +82,7 @@ def dry_run(config: Config) -> Report:
 
 def _initialise(config: Config, report: Report) -> None:
     """Every step, with its place in the report. Raises HiCacheError."""
+    config, evicting = _harmless(config)
     store = _opened(config)
     try:
         with store:
@@ -88,6 +91,7 @@ def _initialise(config: Config, report: Report) -> None:
                 raise StorageUnavailable(str(failed))  # a server would go on without them
             report.steps.append(Step(f"{name} backend connected", place(config, store)))
             report.steps += [Step(kind, text) for kind, text in notes(config, store)]
+            report.steps += [Step("warning", text) for text in evicting]
             report.steps.append(_registry_step(config, store))
             report.steps.append(_self_test(store))
             report.stats = store.stats()
@@ -97,6 +101,34 @@ def _initialise(config: Config, report: Report) -> None:
         raise
     _leave_no_trace(config)
     report.steps.append(Step("HiCache initialized", ""))
+
+
+def _harmless(config: Config) -> tuple[Config, list[str]]:
+    """The configuration with the limits that its directories have already, so that a look changes
+    none and evicts nothing; and what the configured ones would do."""
+    section = config.section
+    if not isinstance(section, SegmentSection):
+        return config, []
+    try:
+        reports = [read_medium(root) for root in roots_of(config)]
+    except HiCacheError:
+        reports = []  # opening it says more
+    page_bytes = probe_namespace(config).page_bytes
+    if not reports or (section.capacity or page_bytes + 1) <= page_bytes:
+        return config, []
+    evicting = []
+    for report in reports:
+        surplus = report.used_bytes - (section.capacity or report.used_bytes)
+        if surplus > 0:
+            evicting.append(
+                f"{report.root} holds {format_size(report.used_bytes)}: a start with a capacity of "
+                f"{format_size(section.capacity or 0)} makes room by deleting "
+                f"{format_size(surplus)} of it"
+            )
+    field = "three_fs" if isinstance(section, ThreeFsSection) else "nvme"
+    # a segment of one page, so that no other page has to go for it
+    kept = section.model_copy(update={"capacity": None, "free_floor": None, "segment_bytes": 1})
+    return config.model_copy(update={field: kept}), evicting
 
 
 def _opened(config: Config) -> PageStore:
@@ -173,6 +205,10 @@ def _self_test(store: PageStore) -> Step:
     """Set, find, read, compare and remove one page. Raises StorageUnavailable."""
     if store.mode != "read_write":
         return Step("self-test skipped", f"mode is {store.mode}")
+    stats = store.storage.stats()
+    capacity, used = (int(stats.get(name, 0)) for name in ("capacity_bytes", "used_bytes"))
+    if capacity and capacity - used < 2 * store.namespace.page_bytes:
+        return Step("self-test skipped", "the capacity is used up: a page would push out others")
     key = f"hicache-check-{uuid.uuid4().hex}"
     page = (uuid.uuid4().bytes * (store.namespace.page_bytes // 16 + 1))[
         : store.namespace.page_bytes

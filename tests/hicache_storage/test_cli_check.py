@@ -12,6 +12,8 @@ import pytest
 
 from hicache_backends.errors import RegistryRefused
 from hicache_storage.cli.app import run
+from hicache_storage.config import load_config
+from hicache_storage.opening import open_page_store
 from hicache_storage.tools.media import read_medium
 from hicache_storage.tools.remedies import remedy
 
@@ -65,6 +67,40 @@ def test_without_an_identity_nothing_stays_behind(
     assert checked(capsys, config_file(tmp_path, nvme=nvme(root)))[0] == 0
     assert read_medium(root).namespaces == ()
     assert read_medium(root).used_bytes == 0
+
+
+def test_a_look_with_less_capacity_changes_no_limit_and_evicts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "kv"
+    config = load_config({"nvme": nvme(root), "identity": IDENTITY})
+    keys = [f"page {i}" for i in range(64)]
+    with open_page_store(config, config.namespace()) as store:
+        assert all(store.set(keys, [bytes(65536)] * 64, parent=None))
+    before = read_medium(root)
+    file = config_file(tmp_path, nvme=nvme(root, capacity="1MiB"), identity=IDENTITY)
+    code, out, _ = checked(capsys, file)
+    assert code == 0
+    assert "warning" in out
+    assert "makes room by deleting" in out
+    after = read_medium(root)
+    assert after.capacity_bytes == before.capacity_bytes
+    assert after.namespaces[0].pages == 64
+
+
+def test_a_look_at_a_full_medium_pushes_out_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "kv"
+    full = nvme(root, capacity="2MiB")
+    config = load_config({"nvme": full, "identity": IDENTITY})
+    with open_page_store(config, config.namespace()) as store:
+        store.set([f"page {i}" for i in range(40)], [bytes(65536)] * 40, parent=None)
+        held = int(store.storage.stats()["pages"])
+    code, out, _ = checked(capsys, config_file(tmp_path, nvme=full))
+    assert code == 0
+    assert "self-test skipped: the capacity is used up" in out
+    assert read_medium(root).namespaces[0].pages == held
 
 
 def test_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -387,9 +387,28 @@ def test_a_directory_of_the_nvme_backend(
 def test_a_self_test_that_fails_leaves_nothing_behind(
     fs: ThreeFs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert checked(capsys, config_file(tmp_path, fs.mount, io_engine="fuse"))[0] == 0
-    file = config_file(tmp_path, fs.mount, io_engine="fuse", capacity="64KiB")
+    file = config_file(tmp_path, fs.mount, io_engine="fuse", free_floor="100TiB")
     why, todo = refused(capsys, file)
     assert "the self-test failed at set" in why
     assert "see what the medium lacks: space" in todo
     assert [path.name for path in fs.backing.iterdir()] == [".medium"]
+
+
+@pytest.mark.parametrize("engine", ["usrbio", "fuse"])
+def test_a_cluster_without_room_is_said_to_be_full(
+    fs: ThreeFs, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    fs.set(no_space=1)
+    reason, _ = refused(capsys, config_file(tmp_path, fs.mount, io_engine=engine))
+    assert "No space left" in reason
+    assert "free some space" in reason
+    assert "self-test" not in reason
+
+
+def test_a_capacity_that_holds_no_page_is_refused_before_anything_is_written(
+    fs: ThreeFs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        reason, _ = refused(capsys, config_file(tmp_path, fs.mount, capacity="64KiB"))
+        assert "3fs.capacity is 64 KiB: less than the 64.1 KiB that one page" in reason
+        assert not [*fs.backing.iterdir()]

@@ -13,9 +13,11 @@ from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import MAX_TRANSFER_BYTES, Engine
 from hicache_backends.io.select import open_engine
+from hicache_backends.segment.format import RECORD_BYTES
 from hicache_backends.segment.medium import Limits
 from hicache_backends.segment.opening import SegmentOptions
 from hicache_backends.segment.store import SegmentStore
+from hicache_backends.sizes import format_size
 from hicache_backends.threefs.aside import Aside
 from hicache_backends.threefs.filing import ThreeFsFiling
 from hicache_backends.threefs.geometry import Geometry
@@ -131,6 +133,7 @@ def _open(
     root = options.mount_point.rstrip("/") or "/"
     mount = _mount(root)
     geometry = Geometry(namespace.page_bytes, mount.chunk_bytes)
+    _check_capacity(options, geometry)
     if not geometry.is_chunked:
         _log.warning("%s: %s", root, chunk_advice(geometry))
     engine, fallback = _engine(root, options, geometry)
@@ -149,6 +152,16 @@ def _open(
         if isinstance(engine, UsrbioEngine):
             engine.close()
         raise
+
+
+def _check_capacity(options: ThreeFsOptions, geometry: Geometry) -> None:
+    """Raises ConfigError."""
+    capacity, least = options.capacity_bytes, geometry.slot_bytes + RECORD_BYTES
+    if capacity is not None and capacity < least:
+        raise ConfigError(
+            f"3fs.capacity is {format_size(capacity)}: less than the {format_size(least)} that one "
+            f"page of {format_size(geometry.page_bytes)} takes with its record"
+        )
 
 
 def chunk_advice(geometry: Geometry) -> str:

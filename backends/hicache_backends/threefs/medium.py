@@ -34,6 +34,7 @@ _WANTED_S = 60.0
 _CENSUS_REUSE = 5.0
 """A census is good for so many times what it took: it asks every process of the cluster."""
 _AMPLE_SEGMENTS = 64
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -222,5 +223,9 @@ def explained(open_one: Callable[[], ThreeFsMedium], root: str) -> ThreeFsMedium
     try:
         return open_one()
     except OSError as error:
-        rights = "; this user must be able to write there" * (error.errno in _NO_RIGHTS)
-        raise StorageUnavailable(f"{root} cannot be used: {error.strerror}{rights}") from error
+        to_do = ""
+        if error.errno in _NO_RIGHTS:
+            to_do = "; this user must be able to write there"
+        elif error.errno in _FULL:
+            to_do = "; free some space, as by `hicache-storage fsck --delete-left`"
+        raise StorageUnavailable(f"{root} cannot be used: {error.strerror}{to_do}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError
 from hicache_backends.io.engine import IoResult, ReadBatch, WriteBatch
+from hicache_backends.sizes import format_size
 from hicache_backends.usrbio.memory import SharedMemory
 from hicache_backends.usrbio.mount import Mount
 
@@ -38,10 +39,12 @@ class RingSettings:
             )
         if self.rings < 1 or self.entries < 0 or self.io_depth < 0:
             raise ConfigError("rings is at least 1, entries and io_depth at least 0")
-        if self.ring_entries * self.block_bytes * self.rings * 2 > self.staging_bytes:
+        least = self.ring_entries * self.block_bytes * self.rings * 2
+        if least > self.staging_bytes:
             raise ConfigError(
-                f"staging_bytes {self.staging_bytes} holds no {max(1, self.entries)} blocks of "
-                f"{self.block_bytes} bytes for each of {2 * self.rings} rings"
+                f"staging_bytes is {format_size(self.staging_bytes)}, but {self.rings} rings to "
+                f"read by and {self.rings} to write by, with blocks of "
+                f"{format_size(self.block_bytes)}, need at least {format_size(least)}"
             )
 
     @property

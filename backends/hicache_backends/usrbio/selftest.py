@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from pathlib import Path
@@ -18,6 +19,7 @@ from hicache_backends.segment.format import RECORD_BYTES
 from hicache_backends.usrbio.mount import check_file
 from hicache_backends.usrbio.ring import RingClient
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PAGES = 4
 _PAGE_BYTES = 4096
 
@@ -31,6 +33,8 @@ def self_test(client: RingClient, directory: str, deadline: Deadline) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if error.errno in _FULL:
+            return
         raise StorageUnavailable(f"{directory} is not writable: {error}") from None
     try:
         check_file(fd)
@@ -66,6 +70,8 @@ def _round_trip(client: RingClient, fd: int, deadline: Deadline) -> str:
     )
     read = ReadBatch(fds, offsets, Pages.from_buffers(found, writable=True), digests)
     written = client.write(write, deadline)
+    if set(written.results.tolist()) <= {-number for number in _FULL}:
+        return ""  # it was understood; that there is no room is not for here
     if why := _why(written.results.tolist()):
         return f"writing, {why}"
     got = client.read(read, deadline)

@@ -101,6 +101,8 @@ class PlainRing:
         while self._taken != header[0]:
             at = 16 + 80 * self._cells + 16 * self._taken
             index, userdata = struct.unpack("=i4xQ", self.shared[at : at + 16].tobytes())
+            if not 0 <= index < self._cells:
+                break  # a test has scribbled over it
             start = 16 + 56 * index
             name, buffer_offset, inode, offset, size, _ = _ARGUMENTS.unpack(
                 self.shared[start : start + 56].tobytes()
