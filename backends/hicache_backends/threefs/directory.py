@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -10,7 +11,8 @@ import uuid
 from pathlib import Path
 
 from hicache_backends.segment.directory import StoreDirectory
-from hicache_backends.threefs.tenure import SIGN_S, Here, Tenure
+from hicache_backends.threefs import adoption
+from hicache_backends.threefs.tenure import LEASE_S, SIGN_S, Here, Tenure
 from hicache_backends.usrbio.mount import check_mounted
 
 _log = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ class SignedDirectory(StoreDirectory):
         self._slot_bytes = slot_bytes
         self._here = Here.now()
         self._vanished = False
+        self._signed_s = int(time.time())
         self._lock = threading.Lock()
         self._closed = threading.Event()
         Path(path).mkdir()
@@ -59,7 +62,10 @@ class SignedDirectory(StoreDirectory):
             if self._closed.is_set():
                 return
             try:
-                self._tenure(clean=clean).write(self.path)
+                self._check_lapse()
+                tenure = self._tenure(clean=clean)
+                tenure.write(self.path)
+                self._signed_s = tenure.signed_s
             except FileNotFoundError:
                 check_mounted(self.path)
                 self._vanished = True
@@ -67,6 +73,12 @@ class SignedDirectory(StoreDirectory):
 
     def close(self) -> None:
         self._closed.set()
+
+    def _check_lapse(self) -> None:
+        """Raises FileNotFoundError where nothing was signed for so long that another process took
+        the store over."""
+        if time.time() - self._signed_s > LEASE_S and adoption.is_adopted(self.path):
+            raise FileNotFoundError(errno.ENOENT, "another process took it over", self.path)
 
     def _tenure(self, *, clean: bool = False) -> Tenure:
         return Tenure(
