@@ -56,7 +56,7 @@ def test_a_signal_to_the_parent_alone_ends_all_at_once_and_leaves_nothing(
     wait_until(lambda: any(temporary.glob("*/*/*/*.data")))
     assert process.poll() is None, "it is to be interrupted at work"
     process.send_signal(number)
-    _, errors = process.communicate(timeout=10)  # returns when no child holds the pipe either
+    _, errors = process.communicate(timeout=30)  # returns when no child holds the pipe either
     assert process.returncode == status
     assert "Traceback" not in errors
     assert not any(temporary.iterdir())

@@ -52,7 +52,7 @@ class Shared:
     def __init__(self, iovs: Path, size: int, suffix: str, *, target: Path | None = None) -> None:
         self.id = uuid.uuid4()
         self.link = iovs / f"{self.id}{suffix}"
-        path = target or SHARED / f"hicache-test-{self.id}"
+        path = target or SHARED / f"threefs-test-{self.id}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.ftruncate(descriptor, size)

@@ -160,6 +160,8 @@ class ThreeFs:
     def pause(self) -> None:
         """It does nothing until `resume`: rings stand still, and every call on the mount hangs."""
         self._signal(signal.SIGSTOP)
+        while not all(map(_is_stopped, Path(f"/proc/{self.pid}/task").iterdir())):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
@@ -260,6 +262,10 @@ class ThreeFs:
         for semaphore in self._semaphores:
             semaphore.unlink(missing_ok=True)
         shutil.rmtree(self._own, ignore_errors=True)
+
+
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def unmount(mount: Path) -> None:

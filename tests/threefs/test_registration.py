@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def target() -> Path:
-    path = SHARED / f"hicache-test-{uuid.uuid4()}"
+    path = SHARED / f"threefs-test-{uuid.uuid4()}"
     path.write_bytes(bytes(5008))
     return path
 
@@ -51,7 +51,7 @@ def test_keys_follow_the_grammar(fs: ThreeFs, target: Path) -> None:
 
 
 def test_targets_lie_directly_in_shared_memory(fs: ThreeFs, tmp_path: Path, target: Path) -> None:
-    elsewhere, below = tmp_path / "file", SHARED / f"hicache-test-{uuid.uuid4()}"
+    elsewhere, below = tmp_path / "file", SHARED / f"threefs-test-{uuid.uuid4()}"
     elsewhere.write_bytes(bytes(4096))
     below.mkdir()
     (below / "file").write_bytes(bytes(4096))
@@ -138,4 +138,4 @@ def test_the_end_of_a_client_drops_what_it_has_registered(fs: ThreeFs) -> None:
     child.stdout.close()
     fs.wait_until(lambda counters: counters["dropped"] == 3)
     assert len(names(fs.iovs)) == 3
-    assert [name for name in names(SHARED) - before if "hicache-test" in name] == []
+    assert [name for name in names(SHARED) - before if "threefs-test" in name] == []

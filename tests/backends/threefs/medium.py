@@ -41,8 +41,11 @@ class ThreeFsMedium(Medium):
 
     def pages(self, namespace: Namespace) -> dict[bytes, StoredPage]:
         """The stored pages; of two copies the one written last."""
-        found = stored_pages(self.backing, namespace, self.slot_bytes(namespace))
-        return {page.digest: page for page in sorted(found, key=lambda page: page.generation)}
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # a store that is empty is just going
+                found = [*stored_pages(self.backing, namespace, self.slot_bytes(namespace))]
+                found.sort(key=lambda page: page.generation)
+                return {page.digest: page for page in found}
 
     def stored(self, namespace: Namespace) -> set[bytes]:
         return {*self.pages(namespace)}
