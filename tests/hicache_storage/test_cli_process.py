@@ -28,7 +28,13 @@ def start(*arguments: str, tmpdir: Path, stdout: int = subprocess.PIPE) -> subpr
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,
     )
+
+
+def _heed_interrupts() -> None:
+    """A shell lets what it runs in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -56,7 +62,7 @@ def test_a_signal_to_the_parent_alone_ends_all_at_once_and_leaves_nothing(
     wait_until(lambda: any(temporary.glob("*/*/*/*.data")))
     assert process.poll() is None, "it is to be interrupted at work"
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)  # returns when no child holds the pipe either
+    _, errors = process.communicate(timeout=10)  # returns when no child holds the pipe either
     assert process.returncode == status
     assert "Traceback" not in errors
     assert not any(temporary.iterdir())
