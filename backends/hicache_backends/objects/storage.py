@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from hicache_backends.arguments import check_get, check_put
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import ConfigError, InvalidBuffer, InvalidKey
-from hicache_backends.identity import DIGEST_BYTES, Namespace
+from hicache_backends.errors import ConfigError
+from hicache_backends.identity import Namespace
 from hicache_backends.io.select import open_engine
 from hicache_backends.objects.index import Index
 from hicache_backends.objects.lanes import Area, Call, Lanes
@@ -23,8 +24,6 @@ from hicache_backends.outcomes import HIT, STALE, TIMED_OUT, Outcome, Reason, mi
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Calls
 from hicache_backends.storage import (
-    ROOT,
-    UNKNOWN,
     Capabilities,
     Keeper,
     PageEntry,
@@ -116,11 +115,7 @@ class ObjectStorage(PageStorage):
     def put(
         self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
     ) -> list[Outcome]:
-        self._check(digests, pages)
-        if len(parents) != len(digests):
-            raise InvalidBuffer(f"{len(digests)} pages, {len(parents)} parents")
-        if not _are_names(parents):
-            raise InvalidKey(f"a parent is {DIGEST_BYTES} bytes")
+        check_put(digests, pages, parents, self._place.page_bytes)
         with self._flight(deadline):
             if not digests or deadline.passed:
                 return [TIMED_OUT] * len(digests)
@@ -142,11 +137,7 @@ class ObjectStorage(PageStorage):
         deadline: Deadline,
         locations: Sequence[bytes] | None = None,
     ) -> list[Outcome]:
-        self._check(digests, pages)
-        if not pages.writable:
-            raise InvalidBuffer("the buffers of a get must be writable")
-        if locations is not None and len(locations) != len(digests):
-            raise InvalidBuffer(f"{len(digests)} pages, {len(locations)} locations")
+        check_get(digests, pages, locations, self._place.page_bytes)
         with self._flight(deadline):
             if not digests or deadline.passed:
                 return [TIMED_OUT] * len(digests)
@@ -276,17 +267,6 @@ class ObjectStorage(PageStorage):
         finally:
             flight.end()
 
-    def _check(self, digests: Sequence[bytes], pages: Pages) -> None:
-        if len(pages) != len(digests):
-            raise InvalidBuffer(f"{len(digests)} pages, buffers for {len(pages)}")
-        if not _are_names(digests) or ROOT in digests or UNKNOWN in digests:
-            raise InvalidKey(f"a digest is {DIGEST_BYTES} bytes that stand for a page")
-        if len(pages) and pages.page_bytes != self._place.page_bytes:
-            raise InvalidBuffer(
-                f"a page of this namespace has {self._place.page_bytes} bytes, "
-                f"not {pages.page_bytes}"
-            )
-
 
 def _again(outcome: Outcome) -> Outcome:
     """What a page that is in a batch twice is told the second time."""
@@ -304,7 +284,3 @@ def _limit(options: ObjectOptions, page_bytes: int) -> int | None:
             f"capacity_bytes is {options.capacity_bytes}; a page alone has {page_bytes} bytes"
         )
     return options.capacity_bytes // page_bytes
-
-
-def _are_names(names: Sequence[bytes]) -> bool:
-    return {*map(type, names)} <= {bytes} and {*map(len, names)} <= {DIGEST_BYTES}

@@ -6,9 +6,9 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
+from hicache_backends.arguments import check_get, check_put
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import InvalidBuffer, InvalidKey
-from hicache_backends.identity import DIGEST_BYTES, Namespace
+from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import Engine
 from hicache_backends.outcomes import HIT, REMOVED, TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
@@ -22,8 +22,6 @@ from hicache_backends.segment.staging import Mover, Staged, ZeroCopy
 from hicache_backends.segment.volume import Volume
 from hicache_backends.segment.writing import Writing
 from hicache_backends.storage import (
-    ROOT,
-    UNKNOWN,
     Capabilities,
     Keeper,
     PageEntry,
@@ -90,11 +88,7 @@ class SegmentStore(PageStorage):
     def put(
         self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
     ) -> list[Outcome]:
-        self._check(digests, pages)
-        if len(parents) != len(digests):
-            raise InvalidBuffer(f"{len(digests)} pages, {len(parents)} parents")
-        if not _are_names(parents):
-            raise InvalidKey(f"a parent is {DIGEST_BYTES} bytes")
+        check_put(digests, pages, parents, self._state.page_bytes)
         flight = self._calls.begin(deadline)
         if not digests or deadline.passed:
             flight.end()
@@ -125,11 +119,7 @@ class SegmentStore(PageStorage):
         deadline: Deadline,
         locations: Sequence[bytes] | None = None,
     ) -> list[Outcome]:
-        self._check(digests, pages)
-        if not pages.writable:
-            raise InvalidBuffer("the buffers of a get must be writable")
-        if locations is not None and len(locations) != len(digests):
-            raise InvalidBuffer(f"{len(digests)} pages, {len(locations)} locations")
+        check_get(digests, pages, locations, self._state.page_bytes)
         flight = self._calls.begin(deadline)
         if not digests or deadline.passed:
             flight.end()
@@ -257,17 +247,6 @@ class SegmentStore(PageStorage):
             **counts,
         }
 
-    def _check(self, digests: Sequence[bytes], pages: Pages) -> None:
-        if len(pages) != len(digests):
-            raise InvalidBuffer(f"{len(digests)} pages, buffers for {len(pages)}")
-        if not _are_names(digests) or ROOT in digests or UNKNOWN in digests:
-            raise InvalidKey(f"a digest is {DIGEST_BYTES} bytes that stand for a page")
-        if len(pages) and pages.page_bytes != self._state.page_bytes:
-            raise InvalidBuffer(
-                f"a page of this namespace has {self._state.page_bytes} bytes, "
-                f"not {pages.page_bytes}"
-            )
-
     def _readable(self, digest: bytes) -> bool:
         slot = self._state.index.slots.get(digest)
         if slot is not None and not self._state.volume_of(slot).failed:
@@ -280,10 +259,6 @@ class SegmentStore(PageStorage):
             slots = map(self._state.index.slots.get, digests)
             pages = [self._state.name(slot) for slot in slots if slot is not None]
         return self._state.discard(pages, deadline)
-
-
-def _are_names(names: Sequence[bytes]) -> bool:
-    return {*map(type, names)} <= {bytes} and {*map(len, names)} <= {DIGEST_BYTES}
 
 
 _COUNTS = (
