@@ -12,6 +12,21 @@ of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from th
     r{tag}<process>               string with a TTL: a process that is alive
     b{tag}<store>                 list with a TTL: pages of a store that others found bad
     w{tag}                        string with a TTL: who sweeps this namespace
+    e{tag}                        stream: what happened to pages and processes, for listeners
+    i{tag}<process>               string with a TTL: what a process last reported of itself
+    o{tag}                        hash: modes ordered of single processes, by process uuid
+    t{tag}                        hash: the sums of all reports (names as in `figures`)
+    x{tag}                        hash: bytes that a store may keep, by store uuid
+    y{tag}                        hash: pinned pages; digest, and when that ends (seconds of TIME)
+    f{tag}                        string: what the last fsck of the namespace found
+
+`tenant` is made from a tenant's name as `tag` is from a fingerprint, in braces as well.
+
+    a                             set: tenants that have settings
+    u{tenant}                     hash: a tenant's settings: name, quota, time to live, mode
+    h{tenant}                     stream: samples of a tenant's sums, for curves
+    z{tenant}                     sorted set: prefixes that are loaded most
+    l{tenant}<task>               string with a TTL: who carries a task out, and its fence
 """
 
 from __future__ import annotations
@@ -48,6 +63,12 @@ MIN_BUCKETS, MAX_BUCKETS = 1 << 8, 1 << 22
 def tag(fingerprint: bytes) -> bytes:
     """The hash tag of a namespace, braces included."""
     return b"{" + base64.urlsafe_b64encode(fingerprint[:9]) + b"}"
+
+
+@lru_cache(1024)
+def tenant_tag(tenant: str) -> bytes:
+    """The hash tag of a tenant, braces included."""
+    return tag(hashlib.blake2b(tenant.encode(), digest_size=9, person=b"hicache-tenant").digest())
 
 
 @lru_cache(1024)

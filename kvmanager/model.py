@@ -90,6 +90,8 @@ class Orders:
     mode: str | None = None
     clear: bool = False  # the store's pages are older than the epoch: drop them
     bad: tuple[PageEntry, ...] = ()  # of the own store, which others read and found wrong
+    limit_bytes: int | None = None  # the store's share of its tenant's quota; None: no quota
+    ttl_ms: int | None = None  # pages that were not used for so long are to go; None: never
 
 
 EntrySource = Callable[[], Iterator[PageEntry]]

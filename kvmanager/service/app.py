@@ -15,6 +15,8 @@ from hicache_backends.errors import RegistryError
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import JSON, Refusal, encoded
+from kvmanager.service.control.base import Control, refused
+from kvmanager.service.control.routes import add_control
 from kvmanager.service.handlers import DataHandler, granted
 from kvmanager.service.metrics import CONTENT_TYPE, Metrics
 from kvmanager.service.openapi import describe
@@ -48,6 +50,8 @@ def make_app(backing: Backing, access: Access) -> Service:
     app.state.backing = backing
     _add_health(app, backing)
     _add_metrics(app, access, metrics)
+    add_control(app, Control(backing, access))
+    app.add_exception_handler(Refusal, refused)
     _add_document(app)
     _add_refusals(app)
     return Service(

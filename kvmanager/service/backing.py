@@ -13,7 +13,7 @@ from kvmanager.aio_driver import AsyncDriver
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.flow import Flow, answer
+from kvmanager.flow import Flow, T, answer
 from kvmanager.options import RegistryOptions
 from kvmanager.scripts import Call
 from kvmanager.service.codec import Refusal
@@ -49,10 +49,15 @@ class Backing:
         """Whether requests are refused without asking."""
         return self._driver.breaker.is_open
 
-    async def ask(self, plan: Plan, timeout_ms: float) -> Answer:
-        """Raises RegistryError, Refusal."""
+    async def ask(self, plan: Plan, tag: bytes, timeout_ms: float) -> Answer:
+        """As `run`, for a data route's plan."""
+        return await self.run(_carried_out(plan), tag, timeout_ms)
+
+    async def run(self, flow: Flow[T], tag: bytes, timeout_ms: float) -> T:
+        """Carry a flow out where the keys of `tag` lie (a hash tag, braces included; b"": keys
+        without one). Raises RegistryError, Refusal."""
         patience_ms = min(max(timeout_ms, PATIENCE_MS), MAX_TIMEOUT_MS)
-        return await self._io.run(_carried_out(plan), Deadline.after_ms(patience_ms))
+        return await self._io.run(flow, Deadline.after_ms(patience_ms))
 
     async def ping(self) -> None:
         """Raises RegistryError if Redis does not answer."""

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from hicache_backends.errors import RegistryRefused, RegistryUnavailable
 from hicache_backends.identity import Namespace
+from kvmanager import keys
 from kvmanager.replies import EpochMoved, Forgotten
 from kvmanager.service.access import Access, Forbidden, Grant, Role, Unknown
 from kvmanager.service.backing import Backing
@@ -66,7 +67,8 @@ class DataHandler:
         asked = decoded(self._route.asks, await read_body(headers, receive), content)
         namespace = _namespace(asked, grant)
         try:
-            return await self._backing.ask(self._route.plan(namespace, asked), timeout_ms)
+            plan = self._route.plan(namespace, asked)
+            return await self._backing.ask(plan, keys.tag(namespace.fingerprint), timeout_ms)
         except EpochMoved as moved:
             raise Refusal(409, "stale_epoch", str(moved), moved.epoch) from None
         except Forgotten as forgotten:

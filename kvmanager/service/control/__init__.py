@@ -1,0 +1,1 @@
+"""The routes of operators and routers, a module each."""

@@ -1,0 +1,18 @@
+"""All control routes: each module adds its own to the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+
+from kvmanager.service.control.base import Control
+
+ADDED_BY: tuple[Callable[[FastAPI, Control], None], ...] = ()
+"""One line a module, so that what is served can be read here."""
+
+
+def add_control(app: FastAPI, control: Control) -> None:
+    """Add the routes of operators and routers."""
+    for add in ADDED_BY:
+        add(app, control)

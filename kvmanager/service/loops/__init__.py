@@ -1,0 +1,1 @@
+"""What the service does by itself, in small steps and under leases."""
