@@ -132,11 +132,13 @@ class UsrbioEngine(Engine):
 
     def close(self, timeout_ms: float = 5000) -> None:
         """Deregister everything; calls in flight end at once. Closing again is fine."""
+        if self._calls.forked:
+            return  # another thread of the parent may have held the lock as it forked
         with self._lock:
             self._closed = True
             client, self._client, self._connecting = self._client, None, None
         self._calls.close(0)
-        if client and not self._calls.forked:
+        if client:
             client.close(timeout_ms)
         self._calls.close(timeout_ms)
 
@@ -195,7 +197,12 @@ class _Attempt:
         self._client: RingClient | None = None
         self._error: BaseException | None = None
         self._ended_s = 0.0
-        threading.Thread(target=self._run, name="usrbio-connect", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="usrbio-connect", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left; the next try may get one
+            self._error = error
+            self._ended_s = time.monotonic()
+            self._done.set()
 
     def is_stale(self) -> bool:
         """Whether it is time for another: it worked once and no longer, or failed a while ago."""

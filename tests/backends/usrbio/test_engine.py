@@ -6,6 +6,8 @@ import errno
 import gc
 import os
 import random
+import signal
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -258,6 +260,36 @@ def test_a_forked_child_asks_nobody_and_leaves_the_parent_its_rings(
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert engine.read(batch, soon()).results.tolist() == [PAGE]
+
+
+def test_a_forked_child_closes_at_once_though_a_thread_of_its_parent_connected_meanwhile(
+    open_engine: Opener,
+) -> None:
+    engine = open_engine()
+    with engine._lock:
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(20)
+                engine.close()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert engine.stats()["quarantined"] == 0
+
+
+def test_a_system_without_a_thread_left_is_an_error_of_the_storage_and_passes(
+    open_engine: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(StorageUnavailable, match="can't start new thread"):
+            open_engine()
+    open_engine()
 
 
 def test_a_path_elsewhere_is_refused_with_the_remedy(tmp_path: Path) -> None:
