@@ -16,6 +16,7 @@ _BEFORE = {
     "publish": ("entry", "mutation"),
     "remove": ("entry", "mutation"),
     "report": ("entry",),
+    "walk": ("entry",),
 }
 
 
