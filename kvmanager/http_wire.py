@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from hicache_backends.errors import RegistryRefused
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import UNKNOWN, PageEntry
-from kvmanager import http_message, replies
+from kvmanager import http_message, replies, reports
 from kvmanager.model import MAX_LOCATION_BYTES, Claim, Lookup
 from kvmanager.replies import Beat, EpochMoved, Forgotten, Mutation
 from kvmanager.scripts import Call, script
@@ -98,6 +99,15 @@ class HttpWire(Wire):
             ttl_ms=min(ttl_ms, MAX_TTL_MS),
             hits=hits,
             begin=begin,
+        )
+
+    def figures(self, report: reports.Report) -> Call:
+        return self._call(
+            "figures",
+            process=self._member.process,
+            number=report.number,
+            counters=dict(report.counters),
+            gauges=asdict(report.gauges),
         )
 
     def clear(self) -> Call:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hicache_backends.identity import DIGEST_BYTES, Namespace
 from hicache_backends.storage import PageEntry
-from kvmanager import keys, replies, resp
+from kvmanager import keys, replies, reports, resp
 from kvmanager.model import MAX_LOCATION_BYTES, Member
 from kvmanager.scripts import Call
 
@@ -129,6 +129,14 @@ class Wire:
         )
         owned = (b"s" + self.tag, self._alive, b"b" + self.tag + me.store)
         return Call.of("beat", (self._names, self._sequences, *owned), args)
+
+    def figures(self, report: reports.Report) -> Call:
+        """What the process has counted, and how it is."""
+        counters = (part for n in report.counters.items() for part in (n[0].encode(), b"%d" % n[1]))
+        record = reports.packed(report.number, report.gauges)
+        head = (b"%d" % report.number, record, b"%d" % reports.RECORD_TTL_MS)
+        owned = (b"t" + self.tag, b"i" + self.tag + self._member.process)
+        return Call.of("figures", owned, (*head, *counters))
 
     def clear(self) -> Call:
         return Call.of("clear", (self._names,), ())

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
+from kvmanager import figures, reports
 from kvmanager.model import MAX_KEYS, MAX_PROBES, Member
 from kvmanager.service.fields import (
     Digest,
@@ -34,6 +35,7 @@ from kvmanager.service.fields import (
     Token,
     Uuid,
 )
+from kvmanager.service.figures_fields import CounterName, GaugeFields
 
 MAX_MEDIA = 1024
 
@@ -240,6 +242,20 @@ class BeatAnswer(Document):
     bad: list[BadPage]
     mode: str | None
     now: Annotated[Number, Field(description="The server's clock, 100 ms")]
+
+
+class FiguresAsked(Asked):
+    """What a process has counted since its last report, and how it is. A report whose number was
+    applied is not applied again."""
+
+    process: Uuid
+    number: Positive
+    counters: Annotated[dict[CounterName, Number], Field(max_length=figures.MAX_COUNTERS)]
+    gauges: GaugeFields = GaugeFields()
+
+    def report(self) -> reports.Report:
+        """The same in the words of the library."""
+        return reports.Report(self.number, self.counters, self.gauges.gauges())
 
 
 class LeaveAsked(Asked):

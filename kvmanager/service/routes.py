@@ -121,6 +121,11 @@ def _beat(namespace: Namespace, asked: d.BeatAsked) -> Plan:
     return Plan(wire.beat(asked.obeyed, asked.ttl_ms, asked.hits, asked.begin), read, enlist)
 
 
+def _figures(namespace: Namespace, asked: d.FiguresAsked) -> Plan:
+    wire = _wire(namespace, process=asked.process)
+    return Plan(wire.figures(asked.report()), partial(_done, wire))
+
+
 def _leave(namespace: Namespace, asked: d.LeaveAsked) -> Plan:
     return Plan(_wire(namespace, process=asked.process).leave(), lambda _reply: {})
 
@@ -134,6 +139,7 @@ DATA_ROUTES = (
     DataRoute("report_bad", d.ReportAsked, d.Done, NODES, _report_bad, "A page is wrong"),
     DataRoute("register", d.BeatAsked, d.BeatAnswer, NODES, _beat, "A process begins"),
     DataRoute("heartbeat", d.BeatAsked, d.BeatAnswer, NODES, _beat, "A process is still there"),
+    DataRoute("figures", d.FiguresAsked, d.Done, NODES, _figures, "What a process counted"),
     DataRoute("leave", d.LeaveAsked, d.Done, NODES, _leave, "A process ends"),
     DataRoute("clear", d.Asked, d.ClearAnswer, NODES, _clear, "Void a namespace's pages"),
 )

@@ -31,7 +31,17 @@ from tests.kvmanager.service_documents import (
 
 __all__ = ["cluster", "server_binary", "service"]
 
-ROUTES = ("abort", "claim", "clear", "heartbeat", "leave", "lookup", "publish", "register")
+ROUTES = (
+    "abort",
+    "claim",
+    "clear",
+    "figures",
+    "heartbeat",
+    "leave",
+    "lookup",
+    "publish",
+    "register",
+)
 PAGE = "22" * 16
 SLOW = (
     b"POST /v1/lookup HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
