@@ -11,7 +11,7 @@ of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from th
     s{tag}                        hash: process, medium, epoch and last beat by store uuid
     r{tag}<process>               string with a TTL: a process that is alive
     b{tag}<store>                 list with a TTL: pages of a store that others found bad
-    w{tag}                        string with a TTL: who sweeps this namespace
+    w{tag}                        string with a TTL: who sweeps this namespace, and its fence
     e{tag}                        stream: what happened to pages and processes, for listeners
     i{tag}<process>               string with a TTL: what a process last reported of itself
     o{tag}                        hash: modes ordered of single processes, by process uuid
@@ -26,13 +26,16 @@ of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from th
     u{tenant}                     hash: a tenant's settings: name, quota, time to live, mode
     h{tenant}                     stream: samples of a tenant's sums, for curves
     z{tenant}                     sorted set: prefixes that are loaded most
-    l{tenant}<task>               string with a TTL: who carries a task out, and its fence
+    l{tenant}<task>               string with a TTL: who carries a task out, and its fence;
+                                  l{tag}<task> for a task that acts on a namespace
+    l{tenant}, l{tag}             the last fence that was given out there
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import lru_cache
 
 SCHEMA = 1
@@ -51,6 +54,11 @@ NAMES = {
     "k:<epoch>.<medium>": "number of pages",
     "hits": "pages found by lookups; counted at heartbeats",
     "mode": "an order to every member: off, read or read_write",
+    "ttl_ms": "an order as well: pages that were not used for so long are to go",
+    "tenant_mode": "the same where `mode` is not set, copied from the tenant's settings",
+    "tenant_ttl_ms": "the same where `ttl_ms` is not set",
+    "seen": "last heartbeat of any member, seconds of Redis TIME",
+    "forgetting": "being taken off the list of namespaces: members enlist it again",
 }
 """Fields of n{tag}."""
 TAGS = b"g"
@@ -58,11 +66,25 @@ MEDIUM_ID_BYTES = 8
 FIRST_BUCKETS = 4096
 """Of a medium without pages."""
 MIN_BUCKETS, MAX_BUCKETS = 1 << 8, 1 << 22
+_TAG = re.compile(rb"\{[A-Za-z0-9_-]{12}\}")
 
 
 def tag(fingerprint: bytes) -> bytes:
     """The hash tag of a namespace, braces included."""
     return b"{" + base64.urlsafe_b64encode(fingerprint[:9]) + b"}"
+
+
+def tag_bytes(tag: bytes) -> bytes:
+    """The 9 bytes that a hash tag was made from. Raises ValueError for what is none."""
+    raw = base64.urlsafe_b64decode(tag[1:-1])
+    if len(raw) != 9 or tag[:1] != b"{" or tag[-1:] != b"}":
+        raise ValueError(f"not a hash tag: {tag!r:.40}")
+    return raw
+
+
+def is_tag(value: object) -> bool:
+    """Whether that is the hash tag of a namespace."""
+    return isinstance(value, bytes) and _TAG.fullmatch(value) is not None
 
 
 @lru_cache(1024)

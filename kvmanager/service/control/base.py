@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
@@ -14,6 +14,7 @@ from kvmanager.flow import Flow, T
 from kvmanager.service.access import Access, Forbidden, Grant, Role
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import Refusal
+from kvmanager.service.control.roster import Roster
 from kvmanager.service.documents import Problem
 from kvmanager.service.handlers import granted
 
@@ -37,6 +38,7 @@ class Control:
 
     backing: Backing
     access: Access
+    roster: Roster = field(default_factory=Roster)
 
     def grant(self, request: Request, roles: Iterable[Role] = OPERATORS) -> Grant:
         """What the request's token allows. Raises Refusal."""

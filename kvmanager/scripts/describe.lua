@@ -1,0 +1,22 @@
+-- What is known of a namespace.
+-- Reads n{tag}, s{tag}.
+-- KEYS: n{tag}, s{tag}
+-- Returns msgpack, a map: the fields that are named below, as they are; stores (how many), media (of
+--         the first 1,024: id, record, last heartbeat, pages); empty if the namespace is unknown.
+local names = KEYS[1]
+local wanted = {'encoding', 'epoch', 'media', 'hits', 'mode', 'ttl_ms', 'tenant_mode',
+  'tenant_ttl_ms', 'seen'}
+local known = redis.call('HMGET', names, unpack(wanted))
+if not known[1] then return cmsgpack.pack({}) end
+local found = {}
+for n = 1, #wanted do found[wanted[n]] = known[n] end
+local media, rows = known[3] or '', {}
+for m = 1, math.min(#media, 8192), 8 do
+  local id = string.sub(media, m, m + 7)
+  local about = redis.call('HMGET', names,
+    'm:' .. id, 'b:' .. id, 'k:' .. (known[2] or '0') .. '.' .. id)
+  rows[#rows + 1] = {id, about[1], about[2], about[3]}
+end
+found.media = rows
+found.stores = redis.call('HLEN', KEYS[2])
+return cmsgpack.pack(found)

@@ -1,0 +1,39 @@
+"""Which namespaces a request is about, and which of them its token may see."""
+
+from __future__ import annotations
+
+from kvmanager import namespaces
+from kvmanager.namespaces import NamespaceRecord
+from kvmanager.service.access import Forbidden, Grant
+from kvmanager.service.codec import Refusal
+from kvmanager.service.control.base import Control
+
+
+async def visible(control: Control, grant: Grant) -> list[NamespaceRecord]:
+    """The namespaces of the grant's tenants, up to 2 s old, in the order of their ids. Raises
+    Refusal."""
+    return [found for found in await control.roster.all(control.run) if _may_see(grant, found)]
+
+
+async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
+    """The namespace of an id, as it is now. Raises Refusal: 404 for none, and for another tenant's."""
+    try:
+        tag = namespaces.tag_of(name)
+    except ValueError:
+        raise _missing() from None
+    record = await control.run(namespaces.describe(tag), tag)
+    if record is None or not _may_see(grant, record):
+        raise _missing()
+    return record
+
+
+def _may_see(grant: Grant, record: NamespaceRecord) -> bool:
+    try:
+        grant.check_tenant(record.tenant)
+    except Forbidden:
+        return False
+    return True
+
+
+def _missing() -> Refusal:
+    return Refusal(404, "not_found", "there is no such namespace")
