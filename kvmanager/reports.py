@@ -41,7 +41,7 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """A process as it is now. `hot`: since its start, the most loaded first."""
+    """A process as it is now. `hot`: since its last report, the most loaded first."""
 
     kind: str = "other"  # of figures.KINDS
     mode: str = "read_write"  # in force
@@ -63,6 +63,14 @@ class Report:
 
     number: int
     counters: Mapping[str, int]
+    gauges: Gauges
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the registry keeps of a process: the number of its last report, and its state then."""
+
+    number: int
     gauges: Gauges
 
 
@@ -124,7 +132,7 @@ def packed(number: int, gauges: Gauges) -> bytes:
     return record
 
 
-def unpacked(record: bytes) -> Gauges | None:
+def unpacked(record: bytes) -> Record | None:
     """What a record says; None of one that can't be read. Unknown fields are passed over."""
     try:
         raw: Mapping[bytes, Any] = msgpack.unpackb(record, raw=True)
@@ -134,19 +142,19 @@ def unpacked(record: bytes) -> Gauges | None:
                 told[name] = value.decode()
         told["stores"] = tuple(StoreGauges(*s[:4]) for s in told.get("stores", ()))
         told["hot"] = tuple(Hot(*h[:3]) for h in told.get("hot", ()))
-        return Gauges(**told)
+        return Record(int(raw[b"number"]), Gauges(**told))
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):
         return None
 
 
-def records(tag: bytes, processes: Sequence[bytes]) -> Flow[dict[bytes, Gauges]]:
+def records(tag: bytes, processes: Sequence[bytes]) -> Flow[dict[bytes, Record]]:
     """What processes (uuids) of a namespace last reported; those that did not are left out."""
-    found: dict[bytes, Gauges] = {}
+    found: dict[bytes, Record] = {}
     for start in range(0, len(processes), _STEP):
         some = processes[start : start + _STEP]
         replies = yield resp.command(b"MGET", *(b"i" + tag + process for process in some))
         for process, record in zip(some, replies, strict=True):
-            gauges = unpacked(record) if isinstance(record, bytes) else None
-            if gauges is not None:
-                found[process] = gauges
+            read = unpacked(record) if isinstance(record, bytes) else None
+            if read is not None:
+                found[process] = read
     return found
