@@ -71,9 +71,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from hicache_backends.version import installed_version
 
-        typer.echo(f"hicache-storage {version('hicache-storage')}")
+        typer.echo(f"hicache-storage {installed_version()}")
         raise typer.Exit
 
 

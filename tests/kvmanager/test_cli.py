@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hicache_backends.errors import ConfigError
 from kvmanager.service.access import read_tokens
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import REPOSITORY, Service
@@ -40,8 +41,7 @@ def python(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_help_imports_nothing_heavy() -> None:
     program = (
-        "import sys, kvmanager.cli\n"
-        "try:\n    kvmanager.cli.app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "import sys\nfrom kvmanager.cli.app import run\nassert run(['--help']) == 0\n"
         "heavy = {'fastapi', 'uvicorn', 'redis', 'numpy', 'pydantic'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -66,6 +66,47 @@ def test_a_made_token_opens_what_its_line_says() -> None:
     grant = read_tokens(None, line[1]).grant(f"Bearer {token[1]}", "")
     assert grant.role.value == "node"
     assert grant.tenants == {"a", "b"}
+
+
+def test_a_token_that_is_saved_is_not_shown_and_nobody_else_reads_it(tmp_path: Path) -> None:
+    saved, lines = tmp_path / "node", tmp_path / "tokens"
+    to_files = ("--save", str(saved), "--tokens", str(lines))
+    done = kvmanager("token", "--role", "node", "--tenant", "a", *to_files)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert {path.stat().st_mode & 0o777 for path in (saved, lines)} == {0o600}
+    token = saved.read_text().strip()
+    assert read_tokens(lines, "").grant(f"Bearer {token}", "").tenants == {"a"}
+    again = kvmanager("token", "--role", "admin", "--tenant", "*", *to_files)
+    assert (again.returncode, saved.read_text().strip()) == (2, token)  # a file of its own
+    to_files = ("--save", str(tmp_path / "admin"), "--tokens", str(lines))
+    assert kvmanager("token", "--role", "admin", "--tenant", "*", *to_files).returncode == 0
+    assert len(lines.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("command", ["kvmanager.cli", "hicache_storage"])
+def test_a_checkout_that_is_not_installed_has_no_traceback_for_its_version(command: str) -> None:
+    program = (
+        "import importlib.metadata as m, runpy, sys\n"
+        "def missing(name): raise m.PackageNotFoundError(name)\n"
+        f"m.version = missing; sys.argv = ['x', '--version']\nrunpy.run_module({command!r}, "
+        "run_name='__main__')"
+    )
+    done = python("-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not installed" in done.stdout
+
+
+def test_the_password_of_redis_may_be_in_a_file(tmp_path: Path) -> None:
+    from kvmanager.cli.serve import with_password
+
+    file = tmp_path / "password"
+    file.write_text("p@ss/word\n")
+    assert with_password("redis://kv@h:1/2", file) == "redis://kv:p%40ss%2Fword@h:1/2"
+    assert with_password("redis://h", file) == "redis://:p%40ss%2Fword@h"
+    assert with_password("redis://h", None) == "redis://h"
+    for url in ("redis://kv:known@h", "unix:///socket", "embedded"):
+        with pytest.raises(ConfigError, match="--redis-password-file"):
+            with_password(url, file)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +138,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 def test_without_its_libraries_the_extra_is_named() -> None:
     program = (
         "import sys\nsys.modules['fastapi'] = None\n"
-        "sys.argv = ['kvmanager', 'serve']\nfrom kvmanager.cli import main\nmain()"
+        "sys.argv = ['kvmanager', 'serve']\nfrom kvmanager.cli import main\nsys.exit(main())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

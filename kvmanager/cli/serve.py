@@ -1,22 +1,15 @@
-"""The command `kvmanager`."""
+"""`kvmanager serve`: the service as a process."""
 
 from __future__ import annotations
 
-import sys
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hicache_backends.errors import HiCacheError, MissingExtra
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="The registry's service: which process holds which page of KV cache.",
-)
+from hicache_backends.errors import ConfigError, MissingExtra
 
 
 class LogFormat(str, Enum):
@@ -35,15 +28,6 @@ class LogLevel(str, Enum):
     ERROR = "error"
 
 
-class TokenRole(str, Enum):
-    """As `service.access.Role`, which is not imported for the help alone."""
-
-    NODE = "node"
-    ROUTER = "router"
-    ADMIN = "admin"
-
-
-@app.command()
 def serve(
     redis: Annotated[
         str,
@@ -51,9 +35,17 @@ def serve(
             envvar="KVMANAGER_REDIS",
             show_envvar=True,
             help="redis://, rediss:// or unix:// URL, or 'embedded'. A password belongs into the "
-            "environment variable, since others see a command line.",
+            "environment variable or a file, since others see a command line.",
         ),
     ] = "redis://127.0.0.1:6379",
+    redis_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="KVMANAGER_REDIS_PASSWORD_FILE",
+            show_envvar=True,
+            help="File with the password of the URL's user.",
+        ),
+    ] = None,
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
     ),
@@ -77,19 +69,19 @@ def serve(
         LogLevel.INFO
     ),
 ) -> None:
-    """Answer the registry's calls over HTTP, for any number of processes. Stateless: start as many
-    as you like over one Redis, and name them all in the clients' endpoint."""
-    import os
+    """Answer the registry's calls over HTTP, for any number of processes.
 
+    Stateless: start as many as you like over one Redis, and name them all in the clients' endpoint.
+    """
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together")
-    _need_service()
+    need_service("kvmanager serve")
     from kvmanager.service import access, logs, serving
 
     logs.start_logging(log_format is LogFormat.JSON, log_level.value)
     certificate = serving.Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
     serving.serve(
-        redis,
+        with_password(redis, redis_password_file),
         serving.Address.parse(listen),
         access.read_tokens(tokens, os.environ.get("KVMANAGER_TOKENS", "")),
         certificate,
@@ -97,23 +89,7 @@ def serve(
     )
 
 
-@app.command()
-def token(
-    role: Annotated[TokenRole, typer.Option(help="What its holder is.")],
-    tenant: Annotated[
-        list[str], typer.Option(help="For whose pages; again for more; '*' for all.")
-    ],
-) -> None:
-    """Make a token. It is shown once: give it to its holder, and the line to the service."""
-    from kvmanager.service.access import Role, new_token, token_line
-
-    made = new_token()
-    line = token_line(Role(role.value), tenant, made)
-    typer.echo(f"token: {made}")
-    typer.echo(f"line for the service's --tokens file: {line}")
-
-
-def _need_service() -> None:
+def need_service(feature: str) -> None:
     """Raises MissingExtra where the service's libraries are not installed."""
     try:
         import fastapi
@@ -121,17 +97,25 @@ def _need_service() -> None:
 
         _ = fastapi, uvicorn
     except ImportError:
-        raise MissingExtra("kvmanager serve", "kvmanager") from None
+        raise MissingExtra(feature, "kvmanager") from None
 
 
-def main() -> None:
-    """The entry point: errors that a person can mend are one line, and the exit status 2."""
+def with_password(url: str, file: Path | None) -> str:
+    """The URL with the password that a file holds. Raises ConfigError."""
+    from urllib.parse import quote, urlsplit, urlunsplit
+
+    if file is None:
+        return url
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    if ":" in user or not parts.netloc:
+        raise ConfigError("--redis-password-file: --redis is a URL that holds no password itself")
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(read_secret(file), safe='')}@{host}"))
+
+
+def read_secret(file: Path) -> str:
+    """The one line of a file. Raises ConfigError."""
     try:
-        app()
-    except HiCacheError as error:
-        typer.echo(f"kvmanager: {error}", err=True)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None

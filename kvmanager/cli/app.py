@@ -1,0 +1,61 @@
+"""The command line, put together. Commands import what they need when they run."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Annotated
+
+import typer
+
+from hicache_backends.errors import HiCacheError
+from kvmanager.cli.serve import serve
+from kvmanager.cli.token import token
+
+PLUGGED_IN = "kvmanager.commands"
+"""Entry points of commands that need more than the registry, by their names."""
+
+
+def build() -> typer.Typer:
+    """The application with all its commands, those of other packages included."""
+    app = typer.Typer(
+        name="kvmanager",
+        help="The registry's service: which process holds which page of KV cache.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_common)
+    for command in (serve, token):
+        app.command()(command)
+    for entry in sorted(entry_points(group=PLUGGED_IN), key=lambda entry: entry.name):
+        app.command(entry.name)(entry.load())
+    return app
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command. 0: done; 1: there is no such thing, or it is not as it should be; 2: it
+    could not be done, and one line says what to mend."""
+    try:
+        build()(args=arguments)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except HiCacheError as error:
+        typer.echo(f"kvmanager: {error}", err=True)
+        return 2
+    return 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from hicache_backends.version import installed_version
+
+        typer.echo(f"kvmanager {installed_version()}")
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass
