@@ -29,8 +29,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from hicache_backends.outcomes import Reason
-from kvmanager import resp
-from kvmanager.flow import Flow
+from kvmanager import namespaces
+from kvmanager.flow import Flow, answer
+from kvmanager.scripts import Call
 
 SOURCES = ("l1", "l2", "l3", "recomputed")
 KINDS = ("nvme", "3fs", "mooncake", "fsspec", "memory", "other")
@@ -129,8 +130,7 @@ def buckets(counters: Mapping[str, int], prefix: str) -> dict[int, int]:
 
 def totals(tag: bytes) -> Flow[dict[str, int]]:
     """The sums of a namespace, as far as their names are known here."""
-    reply = yield resp.command(b"HGETALL", b"t" + tag)
-    flat = reply if isinstance(reply, list) else []
+    flat = namespaces.unpacked((yield from answer(Call.of("totals", (b"t" + tag,), ()))))
     pairs = zip(flat[::2], flat[1::2], strict=True)
     known = names()
     return {

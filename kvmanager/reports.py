@@ -8,8 +8,9 @@ from typing import Any
 
 import msgpack
 
-from kvmanager import figures, resp
-from kvmanager.flow import Flow
+from kvmanager import figures, namespaces
+from kvmanager.flow import Flow, answer
+from kvmanager.scripts import Call
 
 EVERY_S = 10.0
 RECORD_TTL_MS = 3600 * 1000
@@ -152,7 +153,8 @@ def records(tag: bytes, processes: Sequence[bytes]) -> Flow[dict[bytes, Record]]
     found: dict[bytes, Record] = {}
     for start in range(0, len(processes), _STEP):
         some = processes[start : start + _STEP]
-        replies = yield resp.command(b"MGET", *(b"i" + tag + process for process in some))
+        wanted = [b"i" + tag + process for process in some]
+        replies = namespaces.unpacked((yield from answer(Call.of("records", wanted, ()))))
         for process, record in zip(some, replies, strict=True):
             read = unpacked(record) if isinstance(record, bytes) else None
             if read is not None:
