@@ -57,6 +57,7 @@ NAMES = {
     "ttl_ms": "an order as well: pages that were not used for so long are to go",
     "tenant_mode": "the same where `mode` is not set, copied from the tenant's settings",
     "tenant_ttl_ms": "the same where `ttl_ms` is not set",
+    "events_until": "what happens is told in e{tag} until then, seconds of Redis TIME",
     "seen": "last heartbeat of any member, seconds of Redis TIME",
     "forgetting": "being taken off the list of namespaces: members enlist it again",
 }

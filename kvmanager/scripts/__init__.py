@@ -13,9 +13,12 @@ from kvmanager.resp import command
 _BEFORE = {
     "lookup": ("entry",),
     "claim": ("entry",),
-    "publish": ("entry", "mutation"),
-    "remove": ("entry", "mutation"),
-    "report": ("entry",),
+    "publish": ("entry", "telling", "mutation"),
+    "remove": ("entry", "telling", "mutation"),
+    "report": ("entry", "telling"),
+    "clear": ("telling",),
+    "sweep_media": ("telling",),
+    "sweep_stores": ("telling",),
     "walk": ("entry",),
 }
 

@@ -1,4 +1,4 @@
--- Included before publish and remove: the store's mutation sequence.
+-- Included before publish and remove, after telling: the store's mutation sequence.
 -- Reads n{tag} and writes its k:<epoch>.<medium>, the number of pages; reads and writes q{tag}, field:
 -- the store's uuid.
 --
@@ -11,11 +11,11 @@
 local epoch, tag, medium, store = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local sequence = tonumber(ARGV[5])
 local here = epoch .. '.' .. medium
-local head = call('HMGET', KEYS[1], 'epoch', 'f:' .. here)
+local head = call('HMGET', KEYS[1], 'epoch', 'f:' .. here, 'events_until', 'pins')
 if head[1] ~= epoch then return head[1] and 'S' .. head[1] or 'L' end
 local last = tonumber(call('HGET', KEYS[2], store) or '-1') or -1
 if last >= sequence then return 'A' .. string.format('%016.0f', last) end
-local pages = family(tag, epoch, medium, head[2])
+local pages, heard = family(tag, epoch, medium, head[2]), head[3]
 
 local function answer(results)
   if last < sequence - 1 then return 'G' .. string.format('%016.0f', last) .. results end

@@ -1,6 +1,6 @@
 -- Make written pages known on one medium, and give up their claims.
 -- Reads and writes n{tag}, q{tag}, p{tag}<epoch>.<medium>.<bucket> of each digest and of its parent
--- and of buckets that are split, c{tag}<epoch>.<medium>.
+-- and of buckets that are split, c{tag}<epoch>.<medium>; tells listeners.
 -- KEYS: n{tag}, q{tag}
 -- ARGV: as in mutation, then digests; a byte for each: 0 parent unknown or none, 1 parent is the
 --       digest before it, 2 parent is the next of the parents; parents; a byte for each: length of
@@ -62,7 +62,7 @@ local function split(n)
   pages.low, pages.split = low, n + 1 - low
 end
 
-local out, inserted = {}, 0
+local out, inserted, added = {}, 0, {}
 local location_at, parent_at = 1, 1
 for n = 1, #lengths do
   local size = byte(lengths, n)
@@ -93,6 +93,7 @@ for n = 1, #lengths do
   end
   if new then
     inserted = inserted + 1
+    if heard then added[inserted] = sub(digests, n * 16 - 15, n * 16) end
     if has_parent and not counted then adopt() end
   end
   before_key, before_field, before_new = key, field, new
@@ -110,5 +111,7 @@ if inserted > 0 then
     for n = buckets, most - 1 do split(n) end
     call('HSET', KEYS[1], 'f:' .. here, most)
   end
+  tell(KEYS[1], heard, 'kind', 'added', 'medium', medium, 'store', store,
+    'digests', table.concat(added))
 end
 return answer(table.concat(out))

@@ -1,12 +1,12 @@
 -- Which media of a namespace nobody has been seen on for long: no longer listed, to be dropped.
--- Reads and writes n{tag}.
+-- Reads and writes n{tag}; tells listeners.
 -- KEYS: n{tag}
 -- ARGV: how long a private, a shared medium outlives its last process (ms)
 -- Returns msgpack, a map: epoch, purged (epochs below hold no page), media, dropping (8 bytes each),
 --         buckets (<epoch>.<medium> and how many, of what is to be unlinked); empty if the namespace is
 --         unknown.
 local names = KEYS[1]
-local known = redis.call('HMGET', names, 'epoch', 'purged', 'media', 'dropping')
+local known = redis.call('HMGET', names, 'epoch', 'purged', 'media', 'dropping', 'events_until')
 if not known[1] then return cmsgpack.pack({}) end
 local media, dropping = known[3] or '', known[4] or ''
 local seconds = tonumber(redis.call('TIME')[1])
@@ -20,6 +20,7 @@ for m = 1, #media, 8 do
   if seconds - (tonumber(about[2]) or 0) > limit then
     dropping = dropping .. id
     redis.call('HDEL', names, 'm:' .. id, 'b:' .. id)
+    tell(names, known[5], 'kind', 'forgotten', 'medium', id)
   else
     live[#live + 1] = id
   end

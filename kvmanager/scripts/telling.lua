@@ -1,0 +1,13 @@
+-- Included before every script that changes something which listeners hear of.
+-- Reads events_until of n{tag}; appends to e{tag} while that is in the future. Where it is past, or the
+-- stream takes nothing, deletes it: whoever listens next begins anew, since something was not told.
+
+-- names: n{tag}; heard: its events_until, false if nobody listens; then fields and values.
+local function tell(names, heard, ...)
+  if not heard then return end
+  if (tonumber(heard) or 0) > tonumber(redis.call('TIME')[1]) then
+    local stream = 'e' .. string.sub(names, 2)
+    if type(redis.pcall('XADD', stream, 'MAXLEN', '~', 4096, '*', ...)) == 'string' then return end
+  end
+  redis.call('HDEL', names, 'events_until')
+end
