@@ -11,6 +11,7 @@ from hicache_backends.segment.format import Location
 from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager.model import Claim, Lookup, Orders, Published, Removal, State
 from kvmanager.registry import Registry
+from kvmanager.reports import Totals
 
 _TOKEN_BYTES = 8
 
@@ -138,6 +139,9 @@ class RegistrySet(Registry):
     def start(self, on_orders: Callable[[Orders], None]) -> None:
         for session in self._sessions.values():
             session.start(on_orders)
+
+    def report(self, source: Callable[[], Totals]) -> None:
+        self._first.report(source)  # what it says is about all of them
 
     def close(self, timeout_ms: float = 2000) -> None:
         for session in self._sessions.values():

@@ -84,6 +84,7 @@ class Heartbeat:
             return
         self._upkeep.obeyed(orders)
         self._upkeep.catch_up(self._ended, Deadline.after_ms(self._options.heartbeat_ms))
+        self._upkeep.report(Deadline.after_ms(self._options.timeout_ms))
         self._upkeep.sweep()
 
     def _pause_s(self) -> float:

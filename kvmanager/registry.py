@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from hicache_backends.deadline import Deadline
 from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager.model import Claim, Lookup, Orders, Published, Removal, State
+from kvmanager.reports import Totals
 
 
 class Registry(ABC):
@@ -85,6 +86,11 @@ class Registry(ABC):
     def start(self, on_orders: Callable[[Orders], None]) -> None:
         """Register and begin to send heartbeats, in a daemon thread. Returns at once, whether
         or not the registry is up."""
+
+    def report(self, source: Callable[[], Totals]) -> None:
+        """From `start` on, tell the registry every ten seconds, and at the end, what `source` says
+        then. Counters that it could not take are told later."""
+        return
 
     @abstractmethod
     def close(self, timeout_ms: float = 2000) -> None:

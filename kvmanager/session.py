@@ -21,6 +21,7 @@ from kvmanager.options import RegistryOptions
 from kvmanager.recovery import Recovery
 from kvmanager.registry import Registry
 from kvmanager.replies import EpochMoved, Forgotten
+from kvmanager.reports import Totals
 from kvmanager.resp import NoScript
 from kvmanager.upkeep import Upkeep
 from kvmanager.wire import Wire
@@ -113,6 +114,9 @@ class RedisRegistry(Registry):
     def start(self, on_orders: Callable[[Orders], None]) -> None:
         self._heartbeat.begin(on_orders)
 
+    def report(self, source: Callable[[], Totals]) -> None:
+        self._upkeep.report_from(source)
+
     def join(self, deadline: Deadline) -> None:
         """Register now, in this thread. Raises RegistryError; unavailable means down from now."""
         try:
@@ -141,6 +145,7 @@ class RedisRegistry(Registry):
     def _take_leave(self, deadline: Deadline) -> None:
         try:
             self._upkeep.catch_up(threading.Event(), deadline)
+            self._upkeep.report(deadline, last=True)
             self._upkeep.leave(deadline)
         except (RegistryError, ValueError) as error:
             _log.info("left the registry without a word: %s", error)

@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import RegistryError, RegistryUnavailable
+from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from hicache_backends.storage import PageEntry
 from kvmanager import policy, resp
 from kvmanager.connection import Channel
 from kvmanager.core import SessionCore
 from kvmanager.driver import Driver
-from kvmanager.flow import Flow, T
+from kvmanager.flow import Flow, T, answer
 from kvmanager.model import Orders
 from kvmanager.recovery import Recovery
+from kvmanager.reports import EVERY_S, Report, Reporter, Totals
 from kvmanager.sweep import Sweep
 
 MAX_BAD = 1024
@@ -52,6 +53,8 @@ class Upkeep:
         self._policy_seen = False
         self._sweep: Sweep | None = None
         self._next_sweep_s = time.monotonic() + SWEEP_EVERY_S
+        self._reporter: Reporter | None = None
+        self._next_report_s = 0.0
 
     def beat(self, deadline: Deadline) -> Orders:
         """Register, or say that the process is still there. Raises RegistryError."""
@@ -69,6 +72,7 @@ class Upkeep:
     def obeyed(self, orders: Orders) -> None:
         """The owner has done what the orders say."""
         self._core.obeyed = orders.epoch
+        self._core.mode = orders.mode
         self._bad = ()
 
     @property
@@ -88,6 +92,25 @@ class Upkeep:
         if not self._recovery.due:
             return 0
         return self._locked(self._recovery.step(), Deadline.after_ms(self._driver.timeout_ms))
+
+    def report_from(self, source: Callable[[], Totals]) -> None:
+        """What reports are made of."""
+        self._reporter = Reporter(source)
+
+    def report(self, deadline: Deadline, *, last: bool = False) -> None:
+        """Tell what was counted, if that is due; with `last` what there is still to tell. Raises
+        RegistryUnavailable."""
+        reporter, now_s = self._reporter, time.monotonic()
+        if reporter is None or (now_s < self._next_report_s and not last):
+            return
+        self._next_report_s = now_s + EVERY_S
+        for _ in range(1 + (last and reporter.unanswered)):
+            try:
+                self._run(self._told(reporter.next()), deadline)
+            except RegistryRefused as error:  # a service of an older version, for one
+                _log.info("the registry takes no reports: %s", error)
+                return
+            reporter.applied()
 
     def sweep(self) -> None:
         """A few milliseconds of the namespace's cleaning, now and then. Raises RegistryError."""
@@ -131,6 +154,10 @@ class Upkeep:
         finally:
             if not self._connection.clean:
                 self.disconnect()
+
+    def _told(self, report: Report) -> Flow[None]:
+        reply = yield from answer(self._core.wire.figures(report))
+        self._core.wire.read_done(reply)
 
     def _ask(self, request: bytes, deadline: Deadline) -> resp.Reply:
         def flow() -> Flow[resp.Reply]:
