@@ -68,6 +68,14 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="The least of what is logged.")] = (
         LogLevel.INFO
     ),
+    traces: Annotated[
+        bool | None,
+        typer.Option(
+            "--traces/--no-traces",
+            help="A span a request, by OpenTelemetry; unless said, where the environment variable "
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set.",
+        ),
+    ] = None,
 ) -> None:
     """Answer the registry's calls over HTTP, for any number of processes.
 
@@ -76,9 +84,11 @@ def serve(
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together")
     need_service("kvmanager serve")
-    from kvmanager.service import access, logs, serving
+    from kvmanager.service import access, logs, serving, tracing
 
     logs.start_logging(log_format is LogFormat.JSON, log_level.value)
+    if traces is None:
+        traces = tracing.wanted(os.environ)
     certificate = serving.Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
     serving.serve(
         with_password(redis, redis_password_file),
@@ -86,6 +96,7 @@ def serve(
         access.read_tokens(tokens, os.environ.get("KVMANAGER_TOKENS", "")),
         certificate,
         embedded_dir,
+        tracing.provider() if traces else None,
     )
 
 

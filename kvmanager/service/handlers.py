@@ -27,6 +27,7 @@ from kvmanager.service.codec import (
 from kvmanager.service.documents import Asked
 from kvmanager.service.metrics import Metrics
 from kvmanager.service.routes import Answer, DataRoute
+from kvmanager.service.tracing import concerns
 
 TIMEOUT_MS = 1000.0
 DEADLINE_HEADER = "deadline-ms"
@@ -111,6 +112,7 @@ def _namespace(asked: Asked, grant: Grant) -> Namespace:
         raise Refusal(422, "invalid", "namespace: a field has no such value") from None
     except ValueError as error:
         raise Refusal(422, "invalid", f"namespace: {error}") from None
+    concerns(namespace.tenant)
     try:
         grant.check_tenant(namespace.tenant)
     except Forbidden as error:

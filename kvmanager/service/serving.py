@@ -8,6 +8,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -17,6 +18,10 @@ from kvmanager.service.access import Access, host_of, is_loopback
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
 from kvmanager.service.protocol import Protocol
+from kvmanager.service.tracing import Traced
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 KEEP_ALIVE_S = 75
 """Longer than a client lets a connection rest, so that it is the client that closes."""
@@ -69,26 +74,33 @@ def serve(
     access: Access,
     certificate: Certificate | None = None,
     embedded_dir: Path | None = None,
+    spans: TracerProvider | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests under way are answered first.
 
-    `redis`: a URL, or `embedded` for a server in `embedded_dir`. Raises ConfigError.
+    `redis`: a URL, or `embedded` for a server in `embedded_dir`. `spans`: takes one of each
+    request. Raises ConfigError.
     """
     address.allowed_for(access)
     if redis != "embedded":
-        _run(Backing(redis), address, access, certificate)
+        _run(Backing(redis), address, access, certificate, spans)
         return
     if embedded_dir is None:
         raise ConfigError("--redis embedded needs a directory: --embedded-dir")
     with EmbeddedValkey.acquire(embedded_dir) as server:
-        _run(Backing(server.url), address, access, certificate)
+        _run(Backing(server.url), address, access, certificate, spans)
 
 
 def _run(
-    backing: Backing, address: Address, access: Access, certificate: Certificate | None
+    backing: Backing,
+    address: Address,
+    access: Access,
+    certificate: Certificate | None,
+    spans: TracerProvider | None,
 ) -> None:
+    app = make_app(backing, access)
     config = uvicorn.Config(
-        make_app(backing, access),
+        Traced(app, spans) if spans else app,
         host=address.host,
         port=address.port,
         http=Protocol,

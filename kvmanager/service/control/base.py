@@ -17,6 +17,7 @@ from kvmanager.service.codec import Refusal
 from kvmanager.service.control.roster import Roster
 from kvmanager.service.documents import Problem
 from kvmanager.service.handlers import granted
+from kvmanager.service.tracing import concerns
 
 TIMEOUT_MS = 5000.0
 OPERATORS = frozenset({Role.ADMIN})
@@ -47,6 +48,7 @@ class Control:
     def grant_for(self, request: Request, tenant: str, roles: Iterable[Role] = OPERATORS) -> Grant:
         """The same for one tenant's things. Raises Refusal."""
         grant = self.grant(request, roles)
+        concerns(tenant)
         try:
             grant.check_tenant(tenant)
         except Forbidden as error:
