@@ -57,6 +57,7 @@ class SessionCore:
         self.joined = False
         self.epoch = 0
         self.obeyed = -1  # the epoch whose clear the owner has carried out; -1: it cannot tell
+        self.mode: str | None = None  # the ordered one that the owner has carried out
         # a random start keeps the numbers of one life apart from those of another
         self.sequence = secrets.randbits(40) << 12
         self.last = -1  # the sequence that the registry had when it last said so
@@ -195,7 +196,8 @@ class SessionCore:
     def beat(self, begin: int | None = None) -> Flow[replies.Beat]:
         """Register, or say that the process is still there. `begin`: see `Wire.beat`."""
         hits = self.hits
-        call = self.wire.beat(self.obeyed, int(self.options.ttl_ms), hits, begin)
+        ttl_ms = int(self.options.ttl_ms)
+        call = self.wire.beat(self.obeyed, ttl_ms, hits, begin, self.mode or "")
         beat = yield from self._ask(call, self.wire.read_beat)
         self.hits -= hits
         self._clock_ahead = beat.now - _stamp_units()
@@ -208,7 +210,14 @@ class SessionCore:
 
     def orders(self, beat: replies.Beat, bad: tuple[PageEntry, ...]) -> Orders:
         """What a heartbeat's reply tells the owner; `obeyed` is set when it has been done."""
-        return Orders(beat.epoch, beat.mode, clear=beat.clear, bad=bad)
+        return Orders(
+            beat.epoch,
+            beat.mode,
+            clear=beat.clear,
+            bad=bad,
+            limit_bytes=beat.limit_bytes,
+            ttl_ms=beat.ttl_ms,
+        )
 
     def heard(self, last: int) -> None:
         """The registry said which sequence it has."""

@@ -83,7 +83,14 @@ class HttpWire(Wire):
             parent=parent,
         )
 
-    def beat(self, obeyed_epoch: int, ttl_ms: int, hits: int = 0, begin: int | None = None) -> Call:
+    def beat(
+        self,
+        obeyed_epoch: int,
+        ttl_ms: int,
+        hits: int = 0,
+        begin: int | None = None,
+        mode: str = "",
+    ) -> Call:
         me = self._member
         return self._call(
             "beat",
@@ -99,6 +106,7 @@ class HttpWire(Wire):
             ttl_ms=min(ttl_ms, MAX_TTL_MS),
             hits=hits,
             begin=begin,
+            mode=mode,
         )
 
     def figures(self, report: reports.Report) -> Call:
@@ -187,6 +195,8 @@ class HttpWire(Wire):
             bad,
             mode,
             _number(answer, "now"),
+            _maybe(answer, "limit_bytes"),
+            _maybe(answer, "ttl_ms"),
         )
 
     def _call(self, script_name: str, route: str = "", **fields: object) -> Call:
@@ -238,6 +248,10 @@ def _number(answer: dict[str, Any], name: str, least: int = 0) -> int:
     if type(value) is not int or not least <= value <= _MAX_NUMBER:
         raise _malformed(answer)
     return value
+
+
+def _maybe(answer: dict[str, Any], name: str) -> int | None:
+    return None if answer.get(name) is None else _number(answer, name)
 
 
 def _bytes(answer: dict[str, Any], name: str) -> bytes:

@@ -58,6 +58,8 @@ class Beat:
     bad: tuple[PageEntry, ...]
     mode: str | None
     now: int
+    limit_bytes: int | None = None
+    ttl_ms: int | None = None
 
 
 def read_lookup(reply: Reply | list[bytes], keys_asked: int, absent: Reason) -> Lookup:
@@ -152,9 +154,15 @@ def read_beat(reply: Reply) -> Beat:
             tuple(PageEntry(r[:16], UNKNOWN, r[16:]) for r in raw[b"bad"]),
             mode.decode() if mode else None,
             int(raw[b"now"]),
+            _optional(raw.get(b"limit_bytes")),
+            _optional(raw.get(b"ttl_ms")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise RegistryRefused(f"a heartbeat's reply is malformed: {error}") from error
+
+
+def _optional(value: int | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _equal_locations(body: bytes) -> list[bytes]:

@@ -108,11 +108,18 @@ class Wire:
         args = (b"%d" % epoch, self.tag, digest, parent, location)
         return Call.of("report", (self._names,), args)
 
-    def beat(self, obeyed_epoch: int, ttl_ms: int, hits: int = 0, begin: int | None = None) -> Call:
+    def beat(
+        self,
+        obeyed_epoch: int,
+        ttl_ms: int,
+        hits: int = 0,
+        begin: int | None = None,
+        mode: str = "",
+    ) -> Call:
         """`hits`: pages that probes found since the last one. `begin`: the sequence to begin anew
-        from, if the store is about to announce its pages."""
+        from, if the store is about to announce its pages. `mode`: the one in force by order."""
         me = self._member
-        process = _packed([me.host, me.server, me.rank, me.store, self.medium])
+        process = _packed([me.host, me.server, me.rank, me.store, self.medium, mode])
         args = (
             self._fingerprint,
             self._encoding,
@@ -128,7 +135,8 @@ class Wire:
             b"%d" % hits,
         )
         owned = (b"s" + self.tag, self._alive, b"b" + self.tag + me.store)
-        return Call.of("beat", (self._names, self._sequences, *owned), args)
+        orders = (b"o" + self.tag, b"x" + self.tag)
+        return Call.of("beat", (self._names, self._sequences, *owned, *orders), args)
 
     def figures(self, report: reports.Report) -> Call:
         """What the process has counted, and how it is."""

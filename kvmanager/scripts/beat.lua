@@ -1,13 +1,14 @@
 -- Register a process and its store, or say that they are still there; the same in both cases.
 -- Reads and writes n{tag}, q{tag}, s{tag}; rewrites r{tag}<process> with its time to live; takes
--- b{tag}<store>.
--- KEYS: n{tag}, q{tag}, s{tag}, r{tag}<process>, b{tag}<store>
+-- b{tag}<store>; reads the orders in o{tag} and x{tag}.
+-- KEYS: n{tag}, q{tag}, s{tag}, r{tag}<process>, b{tag}<store>, o{tag}, x{tag}
 -- ARGV: fingerprint, encoding of the namespace, schema, epoch that the store obeyed (-1: it cannot
 --       tell), medium (8), medium record, store, process, process record, time to live (ms), '' or
 --       the sequence to begin anew from, pages found since the last beat without a script
 -- Returns msgpack, a map: epoch, sequence (-1: none), clear (the store's pages are from before a
---         clear that this registry knows of), returned (the process record had lived on), bad,
---         mode, now (100 ms of Redis TIME); or only refused: why; or only busy: why, try again.
+--         clear that this registry knows of), returned (the process record had lived on, and its
+--         namespace is listed), bad, mode, limit_bytes and ttl_ms (as far as ordered), now (100 ms of
+--         Redis TIME); or only refused: why; or only busy: why, try again.
 -- A visitor, whose store is '', is registered as a process only.
 -- A store of unknown epoch keeps its pages, and so does every store where a member brings the epoch
 -- back to a registry that had lost it: only clear.lua sets `cleared`.
@@ -16,7 +17,8 @@ local fingerprint, encoding, schema, obeyed = ARGV[1], ARGV[2], tonumber(ARGV[3]
 local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
 
 local known = redis.call('HMGET', names,
-  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'mode', 'cleared')
+  'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'mode', 'cleared',
+  'tenant_mode', 'ttl_ms', 'tenant_ttl_ms', 'forgetting')
 if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
   return cmsgpack.pack({refused = 'another namespace has this tag'})
 end
@@ -35,7 +37,9 @@ if not known[1] or tonumber(known[4]) ~= epoch then
   redis.call('HSET', names, 'fingerprint', fingerprint, 'encoding', encoding, 'schema', ARGV[3],
     'epoch', string.format('%.0f', epoch))
 end
-local stored, sequence = epoch, ARGV[11]
+local seconds = time[1]
+redis.call('HSET', names, 'seen', seconds)
+local stored, sequence, limit = epoch, ARGV[11], nil
 if store ~= '' then
   local media, listed = known[5] or '', false
   for m = 1, #media, 8 do
@@ -44,20 +48,25 @@ if store ~= '' then
   if not listed then
     redis.call('HSET', names, 'media', media .. medium, 'm:' .. medium, ARGV[6])
   end
-  local seconds = time[1]
   redis.call('HSET', names, 'b:' .. medium, seconds)
 
   local ok, fields = pcall(cmsgpack.unpack, redis.call('HGET', stores, store) or '')
   local recorded = ok and type(fields) == 'table' and tonumber(fields[3]) or -1
   stored = math.max(recorded, obeyed)
   if stored < 0 then stored = epoch end
-  redis.call('HSET', stores, store, cmsgpack.pack({process, medium, stored, seconds}))
+  local said, about = pcall(cmsgpack.unpack, ARGV[9])
+  local host, server, rank = '', '', 0
+  if said and type(about) == 'table' then host, server, rank = about[1], about[2], about[3] end
+  redis.call('HSET', stores, store,
+    cmsgpack.pack({process, medium, stored, seconds, host, server, rank}))
+  limit = redis.call('HGET', KEYS[7], store)
   if sequence ~= '' then redis.call('HSET', sequences, store, sequence) end
   sequence = redis.call('HGET', sequences, store)
 end
 
 if tonumber(ARGV[12]) > 0 then redis.call('HINCRBY', names, 'hits', ARGV[12]) end
-local returned = redis.call('EXISTS', alive) == 1
+local returned = redis.call('EXISTS', alive) == 1 and not known[12]
+local own = redis.call('HGET', KEYS[6], process)
 redis.call('SET', alive, ARGV[9], 'PX', ARGV[10])
 local reports = redis.call('LRANGE', bad, 0, -1)
 if #reports > 0 then redis.call('DEL', bad) end
@@ -67,6 +76,8 @@ return cmsgpack.pack({
   clear = stored < (tonumber(known[8]) or 0),
   returned = returned,
   bad = reports,
-  mode = known[7],
+  mode = own and string.match(own, '^[%l_]+') or known[7] or known[9] or nil,
+  limit_bytes = tonumber(limit or nil),
+  ttl_ms = tonumber(known[10] or known[11] or nil),
   now = math.floor(time[1] * 10 + time[2] / 100000),
 })

@@ -34,6 +34,7 @@ from kvmanager.service.fields import (
     Text,
     Token,
     Uuid,
+    Word,
 )
 from kvmanager.service.figures_fields import CounterName, GaugeFields
 
@@ -211,6 +212,7 @@ class BeatAsked(Asked):
     begin: Annotated[
         Number | None, Field(description="Sequence from which all pages are announced anew")
     ] = None
+    mode: Annotated[Word, Field(description="The ordered mode that is in force")] = ""
 
     def member(self) -> Member:
         """Who this is."""
@@ -242,6 +244,12 @@ class BeatAnswer(Document):
     bad: list[BadPage]
     mode: str | None
     now: Annotated[Number, Field(description="The server's clock, 100 ms")]
+    limit_bytes: Annotated[
+        Number | None, Field(description="What the store may keep of its tenant's quota")
+    ] = None
+    ttl_ms: Annotated[
+        Number | None, Field(description="Pages that were not used for so long are to go")
+    ] = None
 
 
 class FiguresAsked(Asked):

@@ -25,6 +25,16 @@ NOBODY = bytes(16)
 """Stands for the process, store or medium that a call does not name."""
 NODES = frozenset({Role.NODE, Role.ADMIN})
 READERS = frozenset({Role.NODE, Role.ROUTER, Role.ADMIN})
+_BEAT_FIELDS = (
+    "epoch",
+    "sequence",
+    "clear",
+    "returned",
+    "mode",
+    "now",
+    "limit_bytes",
+    "ttl_ms",
+)
 
 Answer = dict[str, Any]
 
@@ -112,13 +122,13 @@ def _beat(namespace: Namespace, asked: d.BeatAsked) -> Plan:
     def read(reply: Reply) -> Answer:
         beat = wire.read_beat(reply)
         bad = [{"digest": entry.digest, "location": entry.location} for entry in beat.bad]
-        names = ("epoch", "sequence", "clear", "returned", "mode", "now")
-        return {**{name: getattr(beat, name) for name in names}, "bad": bad}
+        return {**{name: getattr(beat, name) for name in _BEAT_FIELDS}, "bad": bad}
 
     def enlist(answer: Answer) -> bytes | None:
         return None if answer["returned"] else wire.enlist()
 
-    return Plan(wire.beat(asked.obeyed, asked.ttl_ms, asked.hits, asked.begin), read, enlist)
+    call = wire.beat(asked.obeyed, asked.ttl_ms, asked.hits, asked.begin, asked.mode)
+    return Plan(call, read, enlist)
 
 
 def _figures(namespace: Namespace, asked: d.FiguresAsked) -> Plan:

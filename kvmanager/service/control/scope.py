@@ -16,7 +16,7 @@ async def visible(control: Control, grant: Grant) -> list[NamespaceRecord]:
 
 
 async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
-    """The namespace of an id, as it is now. Raises Refusal: 404 for none, and for another tenant's."""
+    """The namespace of an id, as it is now. Raises Refusal: 404 for none and for another's."""
     try:
         tag = namespaces.tag_of(name)
     except ValueError:
