@@ -7,10 +7,12 @@ import logging
 from datetime import datetime, timezone
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (UTC, ISO 8601), level, logger, message, and the traceback where there is one."""
+    """Time (UTC, ISO 8601), level, logger, message, what `extra` adds, and the traceback where
+    there is one; never a line end within."""
 
     def format(self, record: logging.LogRecord) -> str:
         told = {
@@ -19,13 +21,15 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        told |= {k: v for k, v in vars(record).items() if k not in {*_OF_EVERY_RECORD, *told}}
         if record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+        return json.dumps(told, default=str)
 
 
 def start_logging(as_json: bool, level: str) -> None:
-    """Send every logger's records to standard error."""
+    """Send every logger's records, and Python's warnings, to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(True)
