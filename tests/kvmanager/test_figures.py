@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,9 +75,13 @@ def test_the_sums_of_processes_outlive_them_and_count_everything_once(
     server: Server, cluster: Cluster
 ) -> None:
     (one, ones), (two, twos) = counting(cluster), counting(cluster)
+
+    def reached(pages: int) -> bool:
+        return sums(server).get("get.pages") == pages
+
     for step in range(1, 6):
         ones.counters["get.pages"] = twos.counters["get.pages"] = 100 * step
-        eventually(lambda step=step: sums(server).get("get.pages", 0) == 200 * step)
+        eventually(partial(reached, 200 * step))
     ones.counters["put.pages"] = 7
     one.registry.close()  # at once, before its next beat
     two.registry.close()
@@ -150,7 +155,8 @@ def test_a_report_of_too_many_counters_is_told_in_parts(monkeypatch: pytest.Monk
     monkeypatch.setattr(figures, "MAX_COUNTERS", 2)
     counts = Counts()
     counts.counters = {f"age.{n}": n + 1 for n in range(5)}
-    reporter, told = Reporter(counts), {}
+    reporter = Reporter(counts)
+    told: dict[str, int] = {}
     for _ in range(3):
         part = reporter.next()
         assert len(part.counters) <= 2
