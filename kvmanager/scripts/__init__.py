@@ -16,6 +16,8 @@ _BEFORE = {
     "publish": ("entry", "telling", "mutation"),
     "remove": ("entry", "telling", "mutation"),
     "report": ("entry", "telling"),
+    "locate": ("entry",),
+    "explain": ("entry",),
     "clear": ("telling",),
     "sweep_media": ("telling",),
     "sweep_stores": ("telling",),
