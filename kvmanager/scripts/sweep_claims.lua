@@ -1,8 +1,8 @@
 -- Drop claims that have run out, a hundred at a time.
 -- Reads and writes c{tag}<epoch>.<medium>.
--- KEYS: c{tag}<epoch>.<medium>
--- ARGV: cursor
--- Returns msgpack, a map: cursor ('0': done), dropped.
+-- KEYS: c{tag}<epoch>.<medium>, as in fenced
+-- ARGV: cursor, as in fenced
+-- Returns as in fenced, or msgpack, a map: cursor ('0': done), dropped.
 local t = redis.call('TIME')
 local ms = t[1] * 1000 + math.floor(t[2] / 1000)
 local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', 100)

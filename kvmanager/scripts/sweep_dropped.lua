@@ -1,13 +1,20 @@
--- Nothing is left of a medium: processes may join on it again.
+-- Nothing is left of media and of older epochs: processes may join on those media again.
 -- Reads and writes n{tag}.
--- KEYS: n{tag}
--- ARGV: medium (8 bytes)
--- Returns 'K'.
-local dropping = redis.call('HGET', KEYS[1], 'dropping') or ''
-local rest = {}
+-- KEYS: n{tag}, as in fenced
+-- ARGV: media (8 bytes each), the epoch below which no page is left, as in fenced
+-- Returns as in fenced, or 'K'.
+local known = redis.call('HMGET', KEYS[1], 'dropping', 'purged')
+local dropping, rest = known[1] or '', {}
 for m = 1, #dropping, 8 do
   local id = string.sub(dropping, m, m + 7)
-  if id ~= ARGV[1] then rest[#rest + 1] = id end
+  local gone = false
+  for n = 1, #ARGV[1], 8 do
+    if string.sub(ARGV[1], n, n + 7) == id then gone = true end
+  end
+  if not gone then rest[#rest + 1] = id end
 end
-redis.call('HSET', KEYS[1], 'dropping', table.concat(rest))
+if #rest * 8 ~= #dropping then redis.call('HSET', KEYS[1], 'dropping', table.concat(rest)) end
+if (tonumber(known[2]) or 0) < tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[1], 'purged', ARGV[2])
+end
 return 'K'

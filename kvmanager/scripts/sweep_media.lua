@@ -1,14 +1,13 @@
 -- Which media of a namespace nobody has been seen on for long: no longer listed, to be dropped.
 -- Reads and writes n{tag}; tells listeners.
--- KEYS: n{tag}
--- ARGV: how long a private, a shared medium outlives its last process (ms)
--- Returns msgpack, a map: epoch, purged (epochs below hold no page), media, dropping (8 bytes each),
---         buckets (<epoch>.<medium> and how many, of what is to be unlinked); empty if the namespace is
---         unknown.
+-- KEYS: n{tag}, as in fenced
+-- ARGV: how long a private, a shared medium outlives its last process (ms), as in fenced
+-- Returns as in fenced, or msgpack, a map: epoch, media, dropping (8 bytes each); empty if the
+--         namespace is unknown.
 local names = KEYS[1]
-local known = redis.call('HMGET', names, 'epoch', 'purged', 'media', 'dropping', 'events_until')
+local known = redis.call('HMGET', names, 'epoch', 'media', 'dropping', 'events_until')
 if not known[1] then return cmsgpack.pack({}) end
-local media, dropping = known[3] or '', known[4] or ''
+local media, dropping = known[2] or '', known[3] or ''
 local seconds = tonumber(redis.call('TIME')[1])
 local live = {}
 for m = 1, #media, 8 do
@@ -20,26 +19,11 @@ for m = 1, #media, 8 do
   if seconds - (tonumber(about[2]) or 0) > limit then
     dropping = dropping .. id
     redis.call('HDEL', names, 'm:' .. id, 'b:' .. id)
-    tell(names, known[5], 'kind', 'forgotten', 'medium', id)
+    tell(names, known[4], 'kind', 'forgotten', 'medium', id)
   else
     live[#live + 1] = id
   end
 end
 local listed = table.concat(live)
 if listed ~= media then redis.call('HSET', names, 'media', listed, 'dropping', dropping) end
-local epoch, purged = tonumber(known[1]) or 0, tonumber(known[2]) or 0
-local buckets = {}
-for old = purged, epoch do
-  local ids = old < epoch and listed .. dropping or dropping
-  for m = 1, #ids, 8 do
-    local here = string.format('%.0f', old) .. '.' .. string.sub(ids, m, m + 7)
-    buckets[#buckets + 1] = {here, tonumber(redis.call('HGET', names, 'f:' .. here) or '4096') or 4096}
-  end
-end
-return cmsgpack.pack({
-  buckets = buckets,
-  epoch = epoch,
-  purged = purged,
-  media = listed,
-  dropping = dropping,
-})
+return cmsgpack.pack({epoch = tonumber(known[1]) or 0, media = listed, dropping = dropping})

@@ -1,10 +1,11 @@
 -- Forget stores whose process is gone and whose last heartbeat is long ago, fifty at a time. A store
 -- that is opened again after that announces all its pages. Listeners are told of each store whose
 -- process is gone, once: the eighth part of its record says so until the next heartbeat.
--- Reads and writes s{tag}, q{tag}, b{tag}<store>; reads n{tag} and r{tag}<process>; tells listeners.
--- KEYS: s{tag}, q{tag}, n{tag}
--- ARGV: tag, cursor, how long a store of a private, a shared medium outlives its process (ms)
--- Returns msgpack, a map: cursor ('0': done), dropped.
+-- Reads and writes s{tag}, q{tag}, x{tag}, b{tag}<store>; reads n{tag} and r{tag}<process>; tells listeners.
+-- KEYS: s{tag}, q{tag}, n{tag}, x{tag}, as in fenced
+-- ARGV: tag, cursor, how long a store of a private, a shared medium outlives its process (ms), as in
+--       fenced
+-- Returns as in fenced, or msgpack, a map: cursor ('0': done), dropped.
 local seconds = tonumber(redis.call('TIME')[1])
 local page = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', 50)
 local dropped = 0
@@ -31,6 +32,7 @@ for n = 1, #page[2], 2 do
   if dead then
     redis.call('HDEL', KEYS[1], store)
     redis.call('HDEL', KEYS[2], store)
+    redis.call('HDEL', KEYS[4], store)
     redis.call('DEL', 'b' .. ARGV[1] .. store)
     dropped = dropped + 1
   end
