@@ -17,6 +17,7 @@ _BEFORE = {
     "remove": ("entry", "telling", "mutation"),
     "report": ("entry", "telling"),
     "beat": ("telling",),
+    "beat": ("telling",),
     "locate": ("entry",),
     "explain": ("entry",),
     "clear": ("telling",),

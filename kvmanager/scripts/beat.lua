@@ -1,6 +1,6 @@
 -- Register a process and its store, or say that they are still there; the same in both cases.
 -- Reads and writes n{tag}, q{tag}, s{tag}; rewrites r{tag}<process> with its time to live; takes
--- b{tag}<store>; reads the orders in o{tag} and x{tag}.
+-- b{tag}<store>; reads the orders in o{tag} and x{tag}; tells listeners of a process that is new.
 -- KEYS: n{tag}, q{tag}, s{tag}, r{tag}<process>, b{tag}<store>, o{tag}, x{tag}
 -- ARGV: fingerprint, encoding of the namespace, schema, epoch that the store obeyed (-1: it cannot
 --       tell), medium (8), medium record, store, process, process record, time to live (ms), '' or
@@ -18,7 +18,7 @@ local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
 
 local known = redis.call('HMGET', names,
   'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'mode', 'cleared',
-  'tenant_mode', 'ttl_ms', 'tenant_ttl_ms', 'forgetting')
+  'tenant_mode', 'ttl_ms', 'tenant_ttl_ms', 'forgetting', 'events_until')
 if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
   return cmsgpack.pack({refused = 'another namespace has this tag'})
 end
@@ -36,9 +36,11 @@ if obeyed > epoch then epoch = obeyed end
 if not known[1] or tonumber(known[4]) ~= epoch then
   redis.call('HSET', names, 'fingerprint', fingerprint, 'encoding', encoding, 'schema', ARGV[3],
     'epoch', string.format('%.0f', epoch))
+  tell(names, known[13], 'kind', 'cleared', 'epoch', string.format('%.0f', epoch))
 end
 local seconds = time[1]
 redis.call('HSET', names, 'seen', seconds)
+local returned = redis.call('EXISTS', alive) == 1 and not known[12]
 local stored, sequence, limit = epoch, ARGV[11], nil
 if store ~= '' then
   local media, listed = known[5] or '', false
@@ -59,13 +61,16 @@ if store ~= '' then
   if said and type(about) == 'table' then host, server, rank = about[1], about[2], about[3] end
   redis.call('HSET', stores, store,
     cmsgpack.pack({process, medium, stored, seconds, host, server, rank}))
+  if not returned then
+    tell(names, known[13], 'kind', 'joined', 'medium', medium, 'store', store, 'process', process,
+      'host', host, 'server', server, 'rank', rank)
+  end
   limit = redis.call('HGET', KEYS[7], store)
   if sequence ~= '' then redis.call('HSET', sequences, store, sequence) end
   sequence = redis.call('HGET', sequences, store)
 end
 
 if tonumber(ARGV[12]) > 0 then redis.call('HINCRBY', names, 'hits', ARGV[12]) end
-local returned = redis.call('EXISTS', alive) == 1 and not known[12]
 local own = redis.call('HGET', KEYS[6], process)
 redis.call('SET', alive, ARGV[9], 'PX', ARGV[10])
 local reports = redis.call('LRANGE', bad, 0, -1)
