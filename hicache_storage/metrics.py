@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_storage.gauges import Gauges
+from hicache_storage.tally import Tally
 
 if TYPE_CHECKING:
     from prometheus_client.metrics import MetricWrapperBase
@@ -58,16 +59,25 @@ _HELP = {
     "bytes_read": "Bytes of pages read and verified.",
     "bytes_written": "Bytes of pages known to be written.",
 }
+_MISS: dict[Reason | None, str] = {
+    None: f"miss.{Reason.NEVER_WRITTEN.value}",
+    **{reason: f"miss.{reason.value}" for reason in Reason},
+}
 _families_lock = threading.Lock()
 _families: WeakKeyDictionary[CollectorRegistry, dict[str, MetricWrapperBase]] = WeakKeyDictionary()
 
 
 class Metrics:
-    """The counters of one backend and tenant. Thread safe. Build one with `create`."""
+    """The counters of one backend and tenant. Thread safe. Build one with `create` for each store.
+
+    `tally`: the same for this store alone, for its reports to the registry.
+    """
 
     def __init__(
         self, families: Mapping[str, MetricWrapperBase], gauges: Gauges, labels: Mapping[str, str]
     ) -> None:
+        self.tally = Tally(labels["backend"])
+
         def counter(name: str, **more: str) -> prometheus.Counter:
             return cast("prometheus.Counter", families[name].labels(**labels, **more))
 
@@ -113,10 +123,20 @@ class Metrics:
         self._requested[op].inc(len(outcomes))
         self._seconds[op].observe(seconds)
         if op == "set":
-            self._observe_set(outcomes, bytes_moved)
+            self._observe_set(outcomes, bytes_moved, seconds)
             return
-        reasons = Tally(outcome.reason for outcome in outcomes if not outcome.ok)
+        reasons = Counter(outcome.reason for outcome in outcomes if not outcome.ok)
         hits = len(outcomes) - reasons.total()
+        self.tally.took(
+            "get",
+            seconds,
+            ("get.pages", len(outcomes)),
+            ("get.hits", hits),
+            ("get.bytes", bytes_moved),
+            ("load.us", int(seconds * 1e6)),
+            *((_MISS[reason], pages) for reason, pages in reasons.items()),
+            late=Reason.TIMEOUT in reasons,
+        )
         for reason, pages in reasons.items():
             self._miss[reason or Reason.NEVER_WRITTEN].inc(pages)
         if hits:
@@ -124,8 +144,19 @@ class Metrics:
             self._plain["bytes_read"].inc(bytes_moved)
         self._watch_for_silent_zero(len(outcomes), hits)
 
-    def looked_up(self, requested: int, found: int, seconds: float) -> None:
-        """Count one exists call."""
+    def looked_up(
+        self, requested: int, found: int, seconds: float, why: Reason | None = None
+    ) -> None:
+        """Count one exists call. `why`: the reason of the pages that it did not find, if known."""
+        absent = requested - found
+        self.tally.took(
+            "exists",
+            seconds,
+            ("exists.pages", requested),
+            ("exists.found", found),
+            *(((f"absent.{why.value}", absent),) if why and absent else ()),
+            late=why is Reason.TIMEOUT,
+        )
         self._requested["exists"].inc(requested)
         self._plain["found"].inc(found)
         self._seconds["exists"].observe(seconds)
@@ -138,6 +169,7 @@ class Metrics:
     def prefetch_started(self, pages: int) -> None:
         """Count pages asked for ahead; what became of them is observed as op "prefetch"."""
         self._plain["prefetch"].inc(pages)
+        self.tally.add(("prefetch.pages", pages))
 
     def watch(
         self, stats: Callable[[], Mapping[str, int | float | str]], media: Sequence[bytes] = ()
@@ -161,17 +193,25 @@ class Metrics:
         counts["refused"] = {r.value: n for r, c in self._refused.items() if (n := _value(c))}
         return counts
 
-    def _observe_set(self, outcomes: Sequence[Outcome], bytes_moved: int) -> None:
-        fates = Tally((outcome.ok, outcome.existed, outcome.reason) for outcome in outcomes)
+    def _observe_set(self, outcomes: Sequence[Outcome], bytes_moved: int, seconds: float) -> None:
+        fates = Counter((outcome.ok, outcome.existed, outcome.reason) for outcome in outcomes)
+        counts = [("put.pages", len(outcomes)), ("put.bytes", bytes_moved)]
+        late = False
         for (ok, existed, reason), pages in fates.items():
             if not ok:
-                self._refused[reason or Reason.SKIPPED].inc(pages)
+                why = reason or Reason.SKIPPED
+                self._refused[why].inc(pages)
+                counts.append((f"refused.{why.value}", pages))
+                late = late or why is Reason.TIMEOUT
             elif existed:
                 self._plain["deduplicated"].inc(pages)
+                counts.append(("put.existed", pages))
             else:
                 self._plain["stored"].inc(pages)
+                counts.append(("put.stored", pages))
                 self._stored_anything = True
         self._plain["bytes_written"].inc(bytes_moved)
+        self.tally.took("put", seconds, *counts, late=late)
 
     def _watch_for_silent_zero(self, pages: int, hits: int) -> None:
         """Stored but never found is a wrong key or namespace far more often than bad luck."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import ConfigError, InvalidBuffer, StorageClosed
+from hicache_backends.errors import ConfigError, InvalidBuffer, StorageClosed, StorageError
 from hicache_backends.identity import Namespace
 from hicache_backends.native_calls import page_digests
 from hicache_backends.outcomes import Outcome, Reason, miss
@@ -23,6 +24,7 @@ from hicache_storage.metrics import Metrics
 from hicache_storage.options import Mode, StoreOptions, check_mode
 from hicache_storage.prefetch import Prefetcher, PrefetchHandle, Priority
 from hicache_storage.reading import Reader
+from hicache_storage.reporting import Reporting
 from hicache_storage.throttle import LoadsFirst, RateCap
 from hicache_storage.writing import Writer
 from kvmanager.model import Orders
@@ -66,24 +68,33 @@ class PageStore:
         self._access_log = access_log
         self._fingerprint = namespace.fingerprint
         self._mode: Mode = self.options.mode
+        self._ordered: Mode | None = None
         self._closed = False
         self._clearing = threading.Lock()
         self._reported: dict[bytes, PageEntry] = {}
         turns = LoadsFirst()
         read_cap = RateCap(self.options.max_read_bytes_per_s)
         write_cap = RateCap(self.options.max_write_bytes_per_s)
-        self._reader = Reader(storage, registry, read_cap, turns, self.options.batch_get_size)
-        self._writer = Writer(storage, registry, write_cap, turns, self.options.batch_set_size)
+        get_size, set_size = self.options.batch_get_size, self.options.batch_set_size
+        self._tally = self.metrics.tally
+        self._reader = Reader(storage, registry, read_cap, turns, get_size, self._tally)
+        self._writer = Writer(storage, registry, write_cap, turns, set_size, self._tally)
         self._prefetcher = Prefetcher(
             self._prefetch_chunk,
             Depth(self.options.prefetch_depth),
-            self.options.batch_get_size,
+            get_size,
             self.options.max_queued_bytes,
+            self._tally.add,
         )
         storage.set_keeper(RegistryKeeper(registry, self.metrics.evicted))
         self.metrics.watch(storage.stats, storage.media)
+        self.reporting: Reporting | None = None
         if registry is not None:
+            self.reporting = Reporting(
+                self._tally, storage, registry, lambda: self.mode, namespace.page_bytes
+            )
             try:
+                registry.report(self.reporting)
                 registry.start(self._obey)
             except BaseException:
                 self.metrics.unwatch()
@@ -92,8 +103,9 @@ class PageStore:
 
     @property
     def mode(self) -> Mode:
-        """What calls may do: "off", "read" or "read_write". May be switched at any time."""
-        return self._mode
+        """What calls may do: "off", "read" or "read_write". May be switched at any time; while the
+        registry orders another one, that is in force."""
+        return self._ordered or self._mode
 
     @mode.setter
     def mode(self, mode: str) -> None:
@@ -103,10 +115,10 @@ class PageStore:
         """How many pages from the start could be read right now. Pins and promises nothing."""
         began = time.monotonic()
         digests = self._open_digests(keys)
-        found = (
-            self._reader.exists(digests, self._deadline(timeout_ms)) if self._mode != "off" else 0
-        )
-        self.metrics.looked_up(len(keys), found, time.monotonic() - began)
+        found, why = 0, MODE_OFF.reason
+        if self.mode != "off":
+            found, why = self._reader.exists(digests, self._deadline(timeout_ms))
+        self.metrics.looked_up(len(keys), found, time.monotonic() - began, why)
         if self._access_log is not None:
             self._access_log.record("exists", keys, found)
         return found
@@ -115,7 +127,7 @@ class PageStore:
         """For each page whether it could be read right now. Pins and promises nothing."""
         began = time.monotonic()
         digests = self._open_digests(keys)
-        if self._mode == "off":
+        if self.mode == "off":
             there = [False] * len(keys)
         else:
             there = self._reader.present(digests, self._deadline(timeout_ms))
@@ -133,7 +145,8 @@ class PageStore:
         deadline = self._deadline(timeout_ms)
         digests = self._open_digests(keys)
         pages = self._pages(keys, buffers, writable=True)
-        if self._mode == "off":
+        self._note_load(digests)
+        if self.mode == "off":
             outcomes = [MODE_OFF] * len(keys)
         else:
             outcomes = self._reader.get(digests, pages, deadline)
@@ -159,8 +172,9 @@ class PageStore:
         deadline = self._deadline(timeout_ms)
         digests = self._open_digests(keys)
         pages = self._pages(keys, buffers, writable=False)
-        if self._mode != "read_write":
-            outcomes = [MODE_OFF if self._mode == "off" else MODE_READ] * len(keys)
+        mode = self.mode
+        if mode != "read_write":
+            outcomes = [MODE_OFF if mode == "off" else MODE_READ] * len(keys)
         else:
             outcomes = self._writer.set(digests, pages, self._parent(parent), deadline)
         self._observe("set", keys, outcomes, began)
@@ -182,11 +196,12 @@ class PageStore:
         digests = self._open_digests(keys)
         pages = self._pages(keys, buffers, writable=True)
         self.metrics.prefetch_started(len(keys))
+        self._note_load(digests)
         return self._prefetcher.submit(digests, pages, self._deadline(timeout_ms), priority)
 
     def explain(self, keys: Sequence[str], *, timeout_ms: float | None = None) -> list[Outcome]:
         """For each page, why a get would miss it right now; ok if it would be tried."""
-        if self._mode == "off":
+        if self.mode == "off":
             return [MODE_OFF] * len(keys)
         return self._reader.explain(self._open_digests(keys), self._deadline(timeout_ms))
 
@@ -203,7 +218,7 @@ class PageStore:
 
     def stats(self) -> dict[str, int | float | str]:
         """Counters and gauges of the store, its storage and its registry session, flat."""
-        stats: dict[str, int | float | str] = {"mode": self._mode}
+        stats: dict[str, int | float | str] = {"mode": self.mode}
         stats |= {f"storage_{name}": value for name, value in self.storage.stats().items()}
         if self.registry is not None:
             stats["registry_state"] = self.registry.state.value
@@ -274,9 +289,16 @@ class PageStore:
         self, digests: Sequence[bytes], pages: Pages, deadline: Deadline
     ) -> list[Outcome]:
         began = time.monotonic()
-        outcomes = self._reader.get(digests, pages, deadline)
+        if self.mode == "off":
+            outcomes = [MODE_OFF] * len(digests)
+        else:
+            outcomes = self._reader.get(digests, pages, deadline)
         self._observe("prefetch", (), outcomes, began)
         return outcomes
+
+    def _note_load(self, digests: Sequence[bytes]) -> None:
+        if digests:
+            self._tally.loaded(digests[0], len(digests))
 
     def _observe(self, op: str, keys: Sequence[str], outcomes: list[Outcome], began: float) -> None:
         moved = sum(1 for outcome in outcomes if outcome.ok and not outcome.existed)
@@ -288,13 +310,16 @@ class PageStore:
 
     def _obey(self, orders: Orders) -> None:
         """Called by the registry's heartbeat thread with what its reply says."""
-        if orders.mode is not None and orders.mode != self._mode:
-            _log.warning("the registry switches mode from %s to %s", self._mode, orders.mode)
-            self.mode = orders.mode
+        ordered = None if orders.mode is None else check_mode(orders.mode)
+        if ordered != self._ordered:
+            before, self._ordered = self.mode, ordered
+            _log.warning("the registry switches mode from %s to %s", before, self.mode)
         if orders.clear:
             _log.warning("the namespace was cleared: dropping this process's store")
             self.storage.forget_others()
             self.clear()
+        with contextlib.suppress(StorageError):  # what it could not do now is ordered again
+            self.storage.restrict(orders.limit_bytes, orders.ttl_ms)
         self._reported.update({entry.digest: entry for entry in orders.bad})
         self._check_reported()
 

@@ -17,6 +17,8 @@ from hicache_storage.depth import Depth
 
 Priority = Literal["request", "prefetch"]
 _RANK = {"request": 0, "prefetch": 1}
+OnEnd = Callable[..., None]
+"""Takes pairs of a counter's name and a number of pages."""
 Load = Callable[[Sequence[bytes], Pages, Deadline], list[Outcome]]
 
 CANCELLED = miss(Reason.SKIPPED, "cancelled")
@@ -32,7 +34,12 @@ class PrefetchHandle:
     """
 
     def __init__(
-        self, digests: Sequence[bytes], pages: Pages, deadline: Deadline, chunk_pages: int
+        self,
+        digests: Sequence[bytes],
+        pages: Pages,
+        deadline: Deadline,
+        chunk_pages: int,
+        on_end: OnEnd = lambda *counts: None,
     ) -> None:
         self.deadline = deadline
         self._digests = digests
@@ -43,7 +50,8 @@ class PrefetchHandle:
         self._next = 0
         self._running = 0
         self._stopped: Outcome | None = None
-        self._progress = 0
+        self._progress = self._useful = 0
+        self._on_end: OnEnd | None = on_end
         self._changed = threading.Condition()
 
     @property
@@ -81,8 +89,27 @@ class PrefetchHandle:
     def _stop(self, why: Outcome) -> None:
         with self._changed:
             if self._stopped is None and self._next < len(self._starts):
-                self._stopped = why
+                self._stopped, self._useful = why, self._progress
+            self._end()
             self._changed.notify_all()
+
+    def _end(self) -> None:
+        """Tell, once, what became of the pages: what was loaded before it was cancelled, without
+        a gap, counts as used; what was loaded otherwise was wasted."""
+        on_end = self._on_end
+        if on_end is None or not self._is_done():
+            return
+        self._on_end = None
+        cancelled = self._stopped is CANCELLED
+        loaded = sum(map(bool, self._outcomes))
+        untried = self._outcomes.count(None)
+        used = self._useful if cancelled else self._progress
+        on_end(
+            ("prefetch.used", used),
+            ("prefetch.wasted", loaded - used),
+            ("prefetch.cancelled", untried if cancelled else 0),
+            ("prefetch.unfulfilled", len(self._outcomes) - loaded - untried * cancelled),
+        )
 
     def _take(self) -> slice | None:
         """The next chunk to read; None if there is none."""
@@ -110,6 +137,7 @@ class PrefetchHandle:
                 self._progress += 1
             if not all(outcomes) and self._stopped is None and self._next < len(self._starts):
                 self._stopped = AFTER_A_MISS
+            self._end()
             self._changed.notify_all()
         return sum(map(bool, outcomes)) * pages.page_bytes
 
@@ -117,11 +145,20 @@ class PrefetchHandle:
 class Prefetcher:
     """The worker threads that all prefetches of one store share; made at the first one."""
 
-    def __init__(self, load: Load, depth: Depth, chunk_pages: int, max_queued_bytes: int) -> None:
+    def __init__(
+        self,
+        load: Load,
+        depth: Depth,
+        chunk_pages: int,
+        max_queued_bytes: int,
+        on_end: OnEnd = lambda *counts: None,
+    ) -> None:
+        """`on_end` is told what became of the pages of each prefetch, and does not wait."""
         self._load = load
         self._depth = depth
         self._chunk_pages = chunk_pages
         self._max_queued_bytes = max_queued_bytes
+        self._on_end = on_end
         self._queue: list[tuple[int, int, PrefetchHandle]] = []
         self._order = itertools.count()
         self._wake = threading.Condition()
@@ -138,7 +175,7 @@ class Prefetcher:
 
         Raises StorageClosed; StorageUnavailable where no thread can be started.
         """
-        handle = PrefetchHandle(digests, pages, deadline, self._chunk_pages)
+        handle = PrefetchHandle(digests, pages, deadline, self._chunk_pages, self._on_end)
         with self._wake:
             if self._closed or os.getpid() != self._process:
                 raise StorageClosed("the page store is closed, or belongs to the parent process")

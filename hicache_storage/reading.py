@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, StaleEpoch
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.storage import PageStorage
+from hicache_storage.tally import Tally
 from hicache_storage.throttle import LoadsFirst, RateCap
 from kvmanager.model import Lookup, State
 from kvmanager.registry import Registry
@@ -17,6 +19,10 @@ from kvmanager.registry import Registry
 _MOST_REPORTS = 8
 """Bad pages that one call reports, a round trip each; others are reported when met again."""
 _DOUBTFUL = (Reason.STALE_LOCATION, Reason.CHECKSUM, Reason.IO_ERROR)
+_INTEGRITY: dict[Reason | None, str] = {
+    Reason.STALE_LOCATION: "integrity.stale",
+    Reason.CHECKSUM: "integrity.checksum",
+}
 
 
 class Reader:
@@ -29,28 +35,34 @@ class Reader:
         cap: RateCap,
         turns: LoadsFirst,
         batch_pages: int,
+        tally: Tally,
     ) -> None:
         self._storage = storage
         self._registry = registry
         self._cap = cap
         self._turns = turns
         self._batch_pages = batch_pages
+        self._tally = tally
         self.second_looks = 0
 
-    def exists(self, digests: Sequence[bytes], deadline: Deadline) -> int:
-        """How many pages from the start are in the own index or known to the registry."""
+    def exists(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[int, Reason | None]:
+        """How many pages from the start are in the own index or known to the registry, and why
+        the next one is not, as far as that is known without asking further."""
         held = self._storage.contains(digests)
         if False not in held:
-            return len(digests)
+            return len(digests), None
         if self._registry is None:
-            return held.index(False)
-        if True not in held:
-            return self._ask(list(digests), deadline, prefix=True, why=False).prefix
+            found = held.index(False)
+            return found, self._storage.explain(digests[found]).reason
         missing = [digest for digest, here in zip(digests, held, strict=True) if not here]
-        found = self._ask(missing, deadline, prefix=True, why=False).prefix
+        answer = self._ask(missing, deadline, prefix=True, why=False)
+        found = answer.prefix
         if found == len(missing):
-            return len(digests)
-        return digests.index(missing[found])
+            return len(digests), None
+        reason = answer.reasons[found]
+        if reason is Reason.NEVER_WRITTEN:
+            reason = self._storage.explain(missing[found]).reason
+        return digests.index(missing[found]), reason
 
     def present(self, digests: Sequence[bytes], deadline: Deadline) -> list[bool]:
         """For each page whether it is in the own index or known to the registry."""
@@ -67,7 +79,10 @@ class Reader:
         locations, reasons = self._locate(digests, deadline)
         with self._turns.load():
             outcomes = self._read(digests, pages, locations, deadline)
-            doubtful = [i for i, o in enumerate(outcomes) if o.reason in _DOUBTFUL and locations[i]]
+            bad = [i for i, o in enumerate(outcomes) if o.reason in _DOUBTFUL]
+            if bad:
+                self._count_bad(outcomes[i].reason for i in bad)
+            doubtful = [i for i in bad if locations[i]]
             if doubtful:
                 self._look_again(doubtful, digests, pages, locations, outcomes, deadline)
         for i, reason in enumerate(reasons):
@@ -123,16 +138,18 @@ class Reader:
         """A lookup that answers whatever happens: no answer is a miss with its reason."""
         registry = self._registry
         assert registry is not None, "asked without a registry"  # noqa: S101 - narrows the type
+        # half the time: what the own index knows must still be read before the deadline
+        now_ns = time.monotonic_ns()
+        share = Deadline(now_ns + max(deadline.at_ns - now_ns, 2_000_000) // 2)
         try:
-            # half the time: what the own index knows must still be read before the deadline
-            now_ns = time.monotonic_ns()
-            share = Deadline(now_ns + max(deadline.at_ns - now_ns, 2_000_000) // 2)
             media = self._storage.media
             answer = registry.lookup(digests, media, share, prefix=prefix, why=why)
         except StaleEpoch:
             return _nowhere(len(digests), Reason.NEVER_WRITTEN)
         except RegistryError:
             return _nowhere(len(digests), Reason.REGISTRY_DOWN)
+        finally:
+            self._tally.asked("lookup", now_ns, share)
         if why and registry.state is State.REBUILDING:
             rebuilt: list[Reason | None] = [
                 Reason.REGISTRY_REBUILDING if reason is Reason.NEVER_WRITTEN else reason
@@ -177,6 +194,10 @@ class Reader:
             for i, outcome in zip(moved, again, strict=True):
                 outcomes[i] = outcome
 
+    def _count_bad(self, reasons: Iterable[Reason | None]) -> None:
+        counts = Counter(_INTEGRITY[reason] for reason in reasons if reason in _INTEGRITY)
+        self._tally.add(*counts.items())
+
     def _report(self, digest: bytes, location: bytes, deadline: Deadline) -> None:
         if self._registry is None:
             return
@@ -184,6 +205,7 @@ class Reader:
             self._registry.report_bad(digest, location, deadline)
         except RegistryError:
             return  # the next reader will find it as bad and report it again
+        self._tally.add(("integrity.reported", 1))
 
 
 def _nowhere(n: int, reason: Reason) -> Lookup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 
 from hicache_backends.deadline import Deadline
@@ -9,6 +10,7 @@ from hicache_backends.errors import RegistryError, StorageError
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason
 from hicache_backends.pages import Pages
 from hicache_backends.storage import PageEntry, PageStorage
+from hicache_storage.tally import Tally
 from hicache_storage.throttle import LoadsFirst, RateCap
 from kvmanager.model import Claim, Published
 from kvmanager.registry import Registry
@@ -30,12 +32,14 @@ class Writer:
         cap: RateCap,
         turns: LoadsFirst,
         batch_pages: int,
+        tally: Tally,
     ) -> None:
         self._storage = storage
         self._registry = registry
         self._cap = cap
         self._turns = turns
         self._batch_pages = batch_pages
+        self._tally = tally
 
     def set(
         self, digests: Sequence[bytes], pages: Pages, parent: bytes, deadline: Deadline
@@ -92,12 +96,15 @@ class Writer:
         absent = [i for i, here in enumerate(held) if not here]
         if not absent:
             return b"", everything, ()
+        # half the time: the write must still fit in when the registry is stuck
+        share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
+        began_ns = time.monotonic_ns()
         try:
-            # half the time: the write must still fit in when the registry is stuck
-            share = Deadline.after_ms(max(deadline.remaining_ms() / 2, 1))
             token, claims = self._registry.claim([digests[i] for i in absent], share)
         except RegistryError:
             return b"", everything, absent  # two copies of a page are a waste, not a fault
+        finally:
+            self._tally.asked("claim", began_ns, share)
         for i, claim in zip(absent, claims, strict=True):
             everything[i] = claim
         return token, everything, absent
@@ -123,10 +130,13 @@ class Writer:
             self._abort(failed, token, deadline)
         if not entries:
             return
+        until, began_ns = _at_least(deadline, _LAST_WORD_MS), time.monotonic_ns()
         try:
-            answers = self._registry.publish(entries, token, _at_least(deadline, _LAST_WORD_MS))
+            answers = self._registry.publish(entries, token, until)
         except RegistryError:
             return  # the session has journalled it
+        finally:
+            self._tally.asked("publish", began_ns, until)
         lost = [e.digest for e, a in zip(entries, answers, strict=True) if a is Published.DUPLICATE]
         if lost and not self._storage.capabilities.keyed:
             self._storage.remove(lost)

@@ -133,6 +133,22 @@ class PageStorage(ABC):
         """Who is asked before eviction. Backends without an own eviction ignore it."""
         return
 
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        """From now on keep pages of at most `limit_bytes`, and none that was not used for `ttl_ms`;
+        None: as it was opened. Whether it can. Takes a bounded time, in which not all may go that
+        has to: call it again every few seconds. No put exceeds the limit meanwhile."""
+        return False
+
+    def pages_by_store(self) -> dict[bytes, int]:
+        """How many pages lie in each of `stores`, in their order."""
+        pages = int(self.stats().get("pages", 0))
+        return {store: pages // len(self.stores) for store, _ in self.stores}
+
+    def counters(self) -> dict[str, int]:
+        """What went since the opening: `evicted.<cause>` pages (capacity, quota, ttl, space), and
+        of these `age.<n>` that were last used less than 2^n seconds before."""
+        return {}
+
     def stats(self) -> dict[str, int | float | str]:
         """Counters and gauges: pages, bytes, capacity_bytes, evicted, io mode in force, ..."""
         return {}
