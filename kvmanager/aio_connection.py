@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
 from kvmanager.connection import RECEIVE_BYTES, Pool, Probed
+from kvmanager.endpoint import Endpoint
 from kvmanager.probe import Probe
 from kvmanager.resp import Replies
 
@@ -138,6 +139,13 @@ class AsyncPool(AsyncChannelPool):
     def __init__(self, pool: Pool, connect_timeout_ms: float, keep: int = 8) -> None:
         super().__init__(connect_timeout_ms, keep)
         self._pool = pool
+        self._place: Endpoint | None = None
+
+    async def take(self, deadline: Deadline) -> AsyncChannel:
+        if self._place is not self._pool.endpoint:  # it was found elsewhere meanwhile
+            self._place = self._pool.endpoint
+            await self.clear()
+        return await super().take(deadline)
 
     async def _open(self, timeout_s: float, generation: int) -> AsyncConnection:
         return AsyncConnection(await self._connect(timeout_s), generation)
@@ -148,7 +156,7 @@ class AsyncPool(AsyncChannelPool):
         kind = _KINDS[settings.pop("connection_class", redis.Connection)]
         made = kind(**settings, retry=Retry(NoBackoff(), 0))
         try:
-            await asyncio.wait_for(made.connect(), limit_s)  # type: ignore[no-untyped-call]  # redis-py's
+            await asyncio.wait_for(_greet(made, endpoint), limit_s)
         except BaseException as error:
             await made.disconnect(nowait=True)
             if isinstance(error, asyncio.TimeoutError):
@@ -157,3 +165,10 @@ class AsyncPool(AsyncChannelPool):
                 raise endpoint.translated(error) from None
             raise
         return made
+
+
+async def _greet(made: redis.asyncio.connection.AbstractConnection, endpoint: Endpoint) -> None:
+    await made.connect()  # type: ignore[no-untyped-call]  # redis-py's
+    if endpoint.found:
+        await made.send_command("ROLE")
+        endpoint.check_role(await made.read_response())

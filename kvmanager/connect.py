@@ -8,15 +8,16 @@ from urllib.parse import unquote, urlsplit
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, RegistryRefused, RegistryUnavailable
 from hicache_backends.identity import Namespace
+from kvmanager import keys
 from kvmanager.connection import Pool
 from kvmanager.embedded import EmbeddedValkey
-from kvmanager.endpoint import Endpoint
 from kvmanager.http_connection import HttpPool
 from kvmanager.http_endpoint import SCHEMES, HttpEndpoint
 from kvmanager.http_wire import HttpWire
 from kvmanager.model import EntrySource, Member
 from kvmanager.options import RegistryOptions
 from kvmanager.session import RedisRegistry
+from kvmanager.shards import finder
 
 JOIN_MS = 800.0
 """So long an attempt to join at the start may hold the caller up."""
@@ -34,8 +35,9 @@ def connect_registry(
 ) -> RedisRegistry:
     """A session of `member` in `namespace`, registered if the registry answers within a second.
 
-    `endpoint`: redis://, rediss://, unix://, `embedded`, `embedded:/directory`, or the service's
-    http:// and https://, several separated by commas. `entries` lists what the store holds, for a
+    `endpoint`: redis://, rediss://, unix://, redis-sentinel://, redis-cluster:// (`shards.finder`),
+    `embedded`, `embedded:/directory`, or the service's http:// and https://, several separated by
+    commas. `entries` lists what the store holds, for a
     registry that does not know it. If the registry is down the session joins later, once `start`
     has been called.
     Raises ConfigError for an endpoint that cannot be one, RegistryRefused for a registry that will
@@ -48,7 +50,8 @@ def connect_registry(
         service = HttpPool(HttpEndpoint.parse(endpoint, options.token), options.connect_timeout_ms)
         session = RedisRegistry(service, namespace, member, options, entries, speaks=HttpWire)
     else:
-        pool = Pool(Endpoint.parse(endpoint), options.connect_timeout_ms)
+        tag = keys.tag(namespace.fingerprint)
+        pool = Pool(finder(endpoint), options.connect_timeout_ms, key=tag)
         session = RedisRegistry(pool, namespace, member, options, entries)
     try:
         session.join(Deadline.after_ms(min(JOIN_MS, options.timeout_ms)))
@@ -67,7 +70,7 @@ def check_endpoint(endpoint: str) -> None:
     if endpoint.startswith(SCHEMES):
         HttpEndpoint.parse(endpoint)
     elif urlsplit(endpoint).scheme != "embedded" and endpoint != "embedded":
-        Endpoint.parse(endpoint)
+        finder(endpoint)
 
 
 def _embedded(
@@ -83,11 +86,11 @@ def _embedded(
             "endpoint embedded needs a directory: set embedded_dir, or write embedded:/directory"
         )
     server = EmbeddedValkey.acquire(directory)
-    pool = Pool(Endpoint.parse(server.url), options.connect_timeout_ms)
+    pool = Pool(finder(server.url), options.connect_timeout_ms)
 
     def revive() -> None:
         server.ensure(options.timeout_ms)
-        pool.endpoint = Endpoint.parse(server.url)
+        pool.finder = finder(server.url)
 
     return RedisRegistry(
         pool, namespace, member, options, entries, revive=revive, release=server.release

@@ -17,6 +17,7 @@ from kvmanager import resp
 from kvmanager.endpoint import Endpoint
 from kvmanager.probe import Probe
 from kvmanager.resp import Replies
+from kvmanager.shards import Finder, OneServer
 
 RECEIVE_BYTES: Final = 65_536
 
@@ -120,12 +121,17 @@ class ChannelPool(ABC):
         try:
             return self._idle.pop()
         except IndexError:
-            return self.connect(deadline)
+            return self._open(self._patience_s(deadline), self._generation)
 
     def connect(self, deadline: Deadline) -> Channel:
-        """A new one, whatever is idle."""
-        left_ms = min(deadline.remaining_ms(), self._connect_timeout_ms)
-        return self._open(max(left_ms, 1) / 1000, self._generation)
+        """A new one, whatever is idle. It is for the background, which may look for the server
+        first."""
+        return self._open(self._patience_s(deadline), self._generation)
+
+    def ask_elsewhere(self, key: bytes, command: bytes, deadline: Deadline) -> bool:
+        """Carry a command out on the server that holds another key; False, and nothing done, if
+        that is the same server. For the background. Raises RegistryError."""
+        return False
 
     def give(self, connection: Channel) -> None:
         """Back for the next caller, if it can be used again."""
@@ -145,20 +151,73 @@ class ChannelPool(ABC):
             while True:  # one by one, so that none is closed that another thread takes meanwhile
                 self._idle.pop().close()
 
+    def _patience_s(self, deadline: Deadline) -> float:
+        return max(min(deadline.remaining_ms(), self._connect_timeout_ms), 1) / 1000
+
 
 class Pool(ChannelPool):
-    """Connections to a Redis server."""
+    """Connections to the Redis server that holds a session's keys.
 
-    def __init__(self, endpoint: Endpoint, connect_timeout_ms: float, keep: int = 16) -> None:
+    Data calls connect to where it was found last. It is looked for again whenever the background
+    connects, as it does after each failure.
+    """
+
+    def __init__(
+        self,
+        server: Endpoint | Finder,
+        connect_timeout_ms: float,
+        keep: int = 16,
+        *,
+        key: bytes = b"",
+    ) -> None:
+        """`server`, or what finds it. `key`: any of the session's, or their hash tag."""
         super().__init__(connect_timeout_ms, keep)
-        self.endpoint = endpoint
+        finder = OneServer(server) if isinstance(server, Endpoint) else server
+        self.finder = finder
+        self._key = key
+        self._found = finder.known.holder(key) if finder.known else None
 
     @property
     def shown(self) -> str:
-        return self.endpoint.shown
+        return self._found.shown if self._found else self.finder.shown
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the keys are. Raises RegistryUnavailable while that was not found."""
+        if self._found is None:
+            raise RegistryUnavailable(f"{self.finder.shown}: no master found yet")
+        return self._found
 
     def parse(self, raw: bytes) -> resp.Reply:
-        return resp.parse(raw)
+        try:
+            return resp.parse(raw)
+        except resp.Moved as moved:
+            if not self.endpoint.found:
+                raise
+            raise RegistryUnavailable(f"{self.shown}: the slot is elsewhere ({moved})") from None
+
+    def connect(self, deadline: Deadline) -> Channel:
+        found = self._find(self._key, deadline)
+        if found != self._found:
+            self._found = found
+            self.clear()
+        return super().connect(deadline)
+
+    def ask_elsewhere(self, key: bytes, command: bytes, deadline: Deadline) -> bool:
+        if not self.finder.apart:
+            return False
+        endpoint = self._find(key, deadline)
+        connection = Connection(endpoint.connect(self._patience_s(deadline)))
+        try:
+            self.parse(connection.exchange(command, deadline))
+        except OSError as error:
+            raise RegistryUnavailable(f"{endpoint.shown}: {error}") from error
+        finally:
+            connection.close()
+        return True
+
+    def _find(self, key: bytes, deadline: Deadline) -> Endpoint:
+        return self.finder.find(Deadline.after_ms(self._patience_s(deadline) * 1000)).holder(key)
 
     def _open(self, timeout_s: float, generation: int) -> Channel:
         return Connection(self.endpoint.connect(timeout_s), generation)

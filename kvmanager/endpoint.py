@@ -1,11 +1,11 @@
-"""Where the registry is: checking a URL, hiding its secrets, connecting."""
+"""One server of the registry: checking its URL, hiding its secrets, connecting."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -19,20 +19,26 @@ from kvmanager import resp
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 _CHOICES = (
-    "redis://host:port, rediss://host:port (TLS), unix:///path, http://host:port, "
-    "https://host:port (several separated by commas) or embedded"
+    "redis://host:port, rediss://host:port (TLS), unix:///path, "
+    "redis-sentinel://host:port/service, redis-cluster://host:port (rediss- with TLS), "
+    "http://host:port, https://host:port (of the last four several, with commas) or embedded"
 )
-_SECRET = ("password", "ssl_password", "username")
+_SECRET = ("password", "ssl_password", "username", "sentinel_password", "sentinel_username")
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A Redis or Valkey server. Printing it shows no secret."""
+    """A Redis or Valkey server. Printing it shows no secret.
+
+    `found`: others said that it is a master, which it may be no longer; it is asked at each
+    connection.
+    """
 
     shown: str
     _settings: dict[str, Any] = field(repr=False)
+    found: bool = False
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
@@ -56,6 +62,17 @@ class Endpoint:
             settings.setdefault("host", "localhost")
         return cls(shown, settings)
 
+    @property
+    def host(self) -> str:
+        """By name or address."""
+        return str(self._settings.get("host", "localhost"))
+
+    def at(self, host: str, port: int, shown: str, **others: Any) -> Endpoint:
+        """Another server that takes the same settings, but for some."""
+        return replace(
+            self, shown=shown, _settings={**self._settings, "host": host, "port": port, **others}
+        )
+
     def connect(self, timeout_s: float) -> redis.connection.AbstractConnection:
         """A connection of redis-py's, authenticated, its database chosen.
 
@@ -69,11 +86,20 @@ class Endpoint:
             for told in ("driver_info", "lib_name", "lib_version"):  # by redis-py's version
                 setattr(connection, told, None)  # saves two round trips before the first call
             connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+            if self.found:
+                connection.send_command("ROLE")  # type: ignore[no-untyped-call]  # redis-py's
+                self.check_role(connection.read_response())
         except (redis.RedisError, OSError) as error:
             raise self.translated(error) from None
         except TypeError as error:
             raise ConfigError(f"endpoint {self.shown}: {error}") from None
         return connection
+
+    def check_role(self, reply: Any) -> None:
+        """Raises RegistryUnavailable for what ROLE says of a server that is no master."""
+        role = reply[0] if isinstance(reply, list) and reply else None
+        if role != b"master":
+            raise RegistryUnavailable(f"{self.shown} is no master, but {role!r}")
 
     def settings(self, timeout_s: float) -> dict[str, Any]:
         """What redis-py's connections are made with; no `connection_class` means TCP."""
@@ -81,6 +107,7 @@ class Endpoint:
             **self._settings,
             "socket_timeout": timeout_s,
             "protocol": 2,
+            "decode_responses": False,
             "health_check_interval": 0,
         }
         if "path" not in settings:

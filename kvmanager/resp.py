@@ -17,6 +17,10 @@ class NoScript(RegistryUnavailable):
     """The server does not know the script yet; load it and ask again."""
 
 
+class Moved(RegistryRefused):
+    """The server does not hold the keys, or not for long: another node of its Cluster does."""
+
+
 _UNAVAILABLE = {
     "LOADING": "the server is loading its data",
     "BUSY": "the server is busy with a script",
@@ -33,8 +37,8 @@ _REFUSED = {
     "NOAUTH": "the server wants a password: redis://:password@host",
     "WRONGPASS": "the user or password is wrong",
     "NOPERM": "the user has not the permission: it needs EVALSHA and the commands of the scripts",
-    "MOVED": "the endpoint is one node of a Cluster; name the node that owns this namespace's slot",
-    "ASK": "the endpoint is one node of a Cluster; name the node that owns this namespace's slot",
+    "MOVED": "the endpoint is one node of a Cluster; name it as redis-cluster://host:port",
+    "ASK": "the endpoint is one node of a Cluster; name it as redis-cluster://host:port",
     "CROSSSLOT": "the endpoint is a Cluster that spreads this namespace's keys",
     "WRONGTYPE": "a key of the registry holds something else: does another program write there?",
     "NOPROTO": "the server does not speak RESP2",
@@ -43,6 +47,11 @@ _REFUSED = {
     "NOTBUSY": "no script is running",
     "ERR": "the server does not understand the call",
 }
+_WITHIN_SCRIPTS = {
+    "non local key": "the Cluster is moving the slot",
+    "while the cluster is down": "the Cluster is down",
+}
+"""What a script's commands are told, which have no code of their own."""
 REPLIES = (*_UNAVAILABLE, *_REFUSED, "NOSCRIPT")
 """Every error code that has a translation; any other is refused as it is."""
 
@@ -69,6 +78,12 @@ def error(message: str) -> RegistryError:
             code = "NOAUTH"
     if code == "NOSCRIPT":
         return NoScript(message)
+    if code in ("MOVED", "ASK"):
+        return Moved(f"{_REFUSED[code]} ({message})")
+    if code == "ERR":
+        said = next((why for part, why in _WITHIN_SCRIPTS.items() if part in message), "")
+        if said:
+            return RegistryUnavailable(f"{said} ({message})")
     if code in _UNAVAILABLE:
         return RegistryUnavailable(f"{_UNAVAILABLE[code]} ({message})")
     return RegistryRefused(f"{_REFUSED.get(code, 'the server refuses')} ({message})")

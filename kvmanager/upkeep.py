@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from hicache_backends.storage import PageEntry
-from kvmanager import policy, resp
+from kvmanager import keys, policy, resp
 from kvmanager.connection import Channel
 from kvmanager.core import SessionCore
 from kvmanager.driver import Driver
@@ -22,6 +22,7 @@ from kvmanager.sweep import Sweep
 
 MAX_BAD = 1024
 """Reports of bad pages kept for an owner that does not obey."""
+ENLIST_EVERY_S = 60.0
 SWEEP_EVERY_S = 30.0
 SWEEP_BUDGET_MS = 20.0
 """Of one heartbeat."""
@@ -51,6 +52,7 @@ class Upkeep:
         self._connection: Channel | None = None
         self._bad: tuple[PageEntry, ...] = ()
         self._policy_seen = False
+        self._next_enlist_s = 0.0
         self._sweep: Sweep | None = None
         self._next_sweep_s = time.monotonic() + SWEEP_EVERY_S
         self._reporter: Reporter | None = None
@@ -167,11 +169,27 @@ class Upkeep:
         return self._run(flow(), deadline)
 
     def _tend(self, returned: bool, deadline: Deadline) -> None:
+        now_s = time.monotonic()
         if not returned:
-            self._ask(self._core.wire.enlist(), deadline)
+            self._next_enlist_s = now_s
+        if now_s >= self._next_enlist_s and self._enlist(deadline):
+            self._next_enlist_s = now_s + ENLIST_EVERY_S
         if not self._policy_seen:
             self._policy_seen = True
             self._warn_of_policy(deadline)
+
+    def _enlist(self, deadline: Deadline) -> bool:
+        """Add the namespace to the list of all; whether that was done. In a Cluster the list lies
+        elsewhere, on a server that may be down or lose it while this one doesn't."""
+        command = self._core.wire.enlist()
+        try:
+            elsewhere = self._driver.pool.ask_elsewhere(keys.TAGS, command, deadline)
+        except RegistryError as error:
+            _log.info("the namespace is not in the list of all yet: %s", error)
+            return False
+        if not elsewhere:
+            self._ask(command, deadline)
+        return True
 
     def _warn_of_policy(self, deadline: Deadline) -> None:
         try:

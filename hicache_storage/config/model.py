@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
@@ -142,18 +142,19 @@ class Config(Section):
         manager = self.global_kvmanager
         if manager.password is None and manager.username is None:
             return manager.endpoint
-        parts = urlsplit(manager.endpoint)
-        if parts.scheme not in ("redis", "rediss", "unix"):
+        scheme, _, place = manager.endpoint.partition("://")
+        if not scheme.startswith(("redis", "unix")):
             raise ConfigError(
-                "global_kvmanager.password is for redis://, rediss:// and unix:// endpoints"
+                "global_kvmanager.password is for endpoints of redis://, rediss:// and unix://, "
+                "redis-sentinel:// and redis-cluster://"
             )
-        if "@" in parts.netloc:
+        if "@" in place.partition("/")[0]:
             raise ConfigError(
                 "global_kvmanager.endpoint holds a user or password already: give them once"
             )
         user = quote(manager.username or "", safe="")
         password = quote(manager.password.get_secret_value(), safe="") if manager.password else ""
-        return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc}"))
+        return f"{scheme}://{user}:{password}@{place}"
 
     def registry_options(self) -> RegistryOptions:
         """How the registry's client behaves. Where nothing else is said, processes of a machine
@@ -257,9 +258,9 @@ def redacted(value: object) -> object:
     if isinstance(value, SecretStr):
         return "********"
     if isinstance(value, str) and "://" in value:
-        parts = urlsplit(value)
-        if "@" in parts.netloc:
-            return urlunsplit(parts._replace(netloc="********@" + parts.netloc.rpartition("@")[2]))
+        from kvmanager.endpoint import redacted as without_secrets  # loads the Redis client
+
+        return without_secrets(value)
     if isinstance(value, Mapping):
         return dict.fromkeys(value, "********")
     return value

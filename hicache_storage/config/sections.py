@@ -36,9 +36,10 @@ class KvManagerSection(Section):
         default="embedded",
         min_length=1,
         repr=False,
-        description="redis://, rediss:// or unix:// of a Redis or Valkey; http:// or https:// of "
-        "one or several kvmanager services, with commas between; or embedded: a Valkey started "
-        "here and shared by the processes of this machine",
+        description="redis://, rediss:// or unix:// of a Redis or Valkey; redis-sentinel:// or "
+        "redis-cluster:// (rediss- with TLS) with one or several of its hosts, commas between; "
+        "http:// or https:// of one or several kvmanager services, likewise; or embedded: a Valkey "
+        "started here and shared by the processes of this machine",
     )
     namespace: str = Field(
         default="default", min_length=1, description="Tenant; tenants never see each other's pages"

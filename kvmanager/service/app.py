@@ -63,6 +63,7 @@ def make_app(backing: Backing, access: Access) -> Service:
 @asynccontextmanager
 async def _life(app: FastAPI) -> AsyncIterator[None]:
     backing: Backing = app.state.backing
+    await backing.open()
     watching = asyncio.create_task(backing.watch())
     try:
         yield

@@ -1,4 +1,5 @@
-"""The Redis behind the service, shared by all its requests."""
+"""The Redis behind the service, shared by all its requests: one server, or the shards of a
+Cluster."""
 
 from __future__ import annotations
 
@@ -7,111 +8,142 @@ import logging
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
-from kvmanager import policy, resp
-from kvmanager.aio_connection import AsyncPool
-from kvmanager.aio_driver import AsyncDriver
-from kvmanager.connection import Pool
-from kvmanager.driver import Driver
-from kvmanager.endpoint import Endpoint
 from kvmanager.flow import Flow, T, answer
-from kvmanager.options import RegistryOptions
 from kvmanager.scripts import Call
 from kvmanager.service.codec import Refusal
+from kvmanager.service.node import MAX_TIMEOUT_MS, PATIENCE_MS, Node
 from kvmanager.service.routes import Answer, Plan
+from kvmanager.shards import Shards, finder
 
-MAX_TIMEOUT_MS = 10_000.0
-PATIENCE_MS = 500.0
-"""Redis has this long at least, whatever a caller says: its haste must not open the breaker."""
-KEPT_CONNECTIONS = 64
 RETRY_S = 0.5
+"""Masters that are down are looked for this often."""
 
 _log = logging.getLogger(__name__)
 
 
 class Backing:
-    """Carries plans out; while Redis is down it asks again in the background."""
+    """Carries plans out where their keys lie; while a master is down it looks for another one in
+    the background, never for a request."""
 
     def __init__(self, url: str, connect_timeout_ms: float = 1000.0) -> None:
         """Raises ConfigError for a URL that names no Redis."""
-        pool = Pool(Endpoint.parse(url), connect_timeout_ms)
-        self._driver = Driver(pool, RegistryOptions(timeout_ms=MAX_TIMEOUT_MS))
-        self._io = AsyncDriver(
-            self._driver, AsyncPool(pool, connect_timeout_ms, keep=KEPT_CONNECTIONS)
-        )
+        self._connect_timeout_ms = connect_timeout_ms
+        self._finder = finder(url)
+        self._shards: Shards | None = None
+        self._nodes: dict[str, Node] = {}
+        self._complaint = ""
+        if self._finder.known:
+            self._use(self._finder.known)
 
     @property
     def shown(self) -> str:
         """Where it is, without secrets."""
-        return self._driver.pool.shown
+        return self._finder.shown
 
     @property
     def down(self) -> bool:
-        """Whether requests are refused without asking."""
-        return self._driver.breaker.is_open
+        """Whether some requests are refused without asking."""
+        return self._shards is None or any(node.down for node in self._nodes.values())
 
     async def ask(self, plan: Plan, tag: bytes, timeout_ms: float) -> Answer:
         """As `run`, for a data route's plan."""
-        return await self.run(_carried_out(plan), tag, timeout_ms)
+        found = await self.run(_carried_out(plan), tag, timeout_ms)
+        after = plan.after(found)
+        if after is not None:
+            try:
+                await self.run(_once(after), b"", timeout_ms)
+            except RegistryUnavailable as error:  # of another shard; what was asked for is done
+                _log.info("left out what follows a call: %s", error)
+        return found
 
     async def run(self, flow: Flow[T], tag: bytes, timeout_ms: float) -> T:
-        """Carry a flow out where the keys of `tag` lie (a hash tag, braces included; b"": keys
-        without one). Raises RegistryError, Refusal."""
-        patience_ms = min(max(timeout_ms, PATIENCE_MS), MAX_TIMEOUT_MS)
-        return await self._io.run(flow, Deadline.after_ms(patience_ms))
+        """Carry a flow out where the keys of `tag` lie (a hash tag, braces included). b"": keys
+        without one, such as `g` and `a`: each request of the flow is a plain command, no script,
+        and goes to the shard of its first key. Raises RegistryError, Refusal."""
+        deadline = Deadline.after_ms(min(max(timeout_ms, PATIENCE_MS), MAX_TIMEOUT_MS))
+        if tag or not self._finder.apart:
+            return await self._node(tag).run(flow, deadline)
+        try:
+            request = next(flow)
+            while True:
+                try:
+                    command = request if isinstance(request, bytes) else request.packed()
+                    reply = await self._node(_first_key(command)).ask(command, deadline)
+                except RegistryError as error:
+                    request = flow.throw(error)
+                else:
+                    request = flow.send(reply)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        finally:
+            flow.close()
 
     async def ping(self) -> None:
-        """Raises RegistryError if Redis does not answer."""
-        await self._one(resp.command(b"PING"))
+        """Raises RegistryError if no Redis answers: with one shard of several, the others'
+        requests can be answered."""
+        if not self._nodes:
+            raise self._nowhere()
+        pings = (node.ping() for node in self._nodes.values())
+        errors = await asyncio.gather(*pings, return_exceptions=True)
+        if all(errors) and errors[0]:
+            raise errors[0]
+
+    async def open(self) -> None:
+        """Look for the masters; if none is found, `watch` looks again."""
+        try:
+            patience = Deadline.after_ms(self._connect_timeout_ms)
+            shards = await asyncio.to_thread(self._finder.find, patience)
+        except RegistryError as error:
+            if self._complaint != str(error):
+                self._complaint = str(error)
+                _log.warning("no Redis found: %s", error)
+            return
+        self._complaint = ""
+        if shards != self._shards:
+            gone = self._use(shards)
+            await asyncio.gather(*(node.close() for node in gone))
 
     async def watch(self) -> None:
-        """Close the breaker when Redis answers again, and warn of its settings, once; runs until it
-        is cancelled."""
-        told = False
+        """Look for the masters while one is down, and use them again when they answer; runs until
+        it is cancelled."""
         while True:
-            if self.down and await self._answers():
-                self._driver.breaker.close()
-                _log.info("Redis answers again: %s", self.shown)
-            told = told or await self._tell_of_policy()
+            if self.down:
+                await self.open()
+            await asyncio.gather(*(node.tend() for node in self._nodes.values()))
             await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         """Close the idle connections."""
-        self._driver.closed = True
-        await self._io.pool.clear()
+        await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
-    async def _tell_of_policy(self) -> bool:
-        """Whether Redis has said, or does not let this user know."""
-        try:
-            said = policy.warning(await self._one(policy.MEMORY), self.shown)
-        except RegistryUnavailable:
-            return False
-        except RegistryError:
-            return True
-        if said:
-            _log.warning("%s", said)
-        return True
+    def _use(self, shards: Shards) -> list[Node]:
+        """From now on. The nodes that are masters no longer."""
+        before, endpoints = self._nodes, shards.endpoints
+        self._shards = shards
+        self._nodes = {
+            name: before.get(name)
+            or Node(endpoint, self._connect_timeout_ms, clustered=self._finder.apart)
+            for name, endpoint in endpoints.items()
+        }
+        return [node for name, node in before.items() if name not in endpoints]
 
-    async def _one(self, command: bytes) -> resp.Reply:
-        def flow() -> Flow[resp.Reply]:
-            reply: resp.Reply = yield command
-            return reply
+    def _node(self, key: bytes) -> Node:
+        if self._shards is None:
+            raise self._nowhere()
+        return self._nodes[self._shards.holder(key).shown]
 
-        return await self._io.run(flow(), Deadline.after_ms(PATIENCE_MS))
+    def _nowhere(self) -> RegistryUnavailable:
+        return RegistryUnavailable(f"no Redis found yet: {self._complaint or self.shown}")
 
-    async def _answers(self) -> bool:
-        """Asks past the breaker."""
-        deadline = Deadline.after_ms(PATIENCE_MS)
-        try:
-            connection = await self._io.pool.take(deadline)
-        except RegistryError:
-            return False
-        try:
-            resp.parse(await connection.exchange(resp.command(b"PING"), deadline))
-        except (RegistryError, OSError):
-            return False
-        finally:
-            await self._io.pool.give(connection)
-        return True
+
+def _first_key(command: bytes) -> bytes:
+    """Of a plain command: *n, $bytes, name, $bytes, key."""
+    return command.split(b"\r\n", 5)[4]
+
+
+def _once(command: bytes) -> Flow[object]:
+    return (yield command)
 
 
 def _carried_out(plan: Plan) -> Flow[Answer]:
@@ -120,10 +152,6 @@ def _carried_out(plan: Plan) -> Flow[Answer]:
     else:
         reply = yield plan.call
     try:
-        found = plan.read(reply)
+        return plan.read(reply)
     except RegistryRefused as refused:
         raise Refusal(409, "refused", str(refused)) from None
-    after = plan.after(found)
-    if after is not None:
-        yield after
-    return found

@@ -53,7 +53,7 @@ SAID = {
 def test_each_error_reply_has_its_class_and_keeps_its_words(said: str) -> None:
     with pytest.raises(SAID[said]) as raised:
         resp.parse(b"-" + said.encode() + b"\r\n")
-    assert type(raised.value) is SAID[said]
+    assert isinstance(raised.value, SAID[said])
     assert said in str(raised.value)
 
 

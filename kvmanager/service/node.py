@@ -1,0 +1,102 @@
+"""One Redis server behind the service: its connections, and whether it is worth asking."""
+
+from __future__ import annotations
+
+import logging
+
+from hicache_backends.deadline import Deadline
+from hicache_backends.errors import RegistryError, RegistryUnavailable
+from kvmanager import policy, resp
+from kvmanager.aio_connection import AsyncPool
+from kvmanager.aio_driver import AsyncDriver
+from kvmanager.connection import Pool
+from kvmanager.driver import Driver
+from kvmanager.endpoint import Endpoint
+from kvmanager.flow import Flow, T
+from kvmanager.options import RegistryOptions
+
+MAX_TIMEOUT_MS = 10_000.0
+PATIENCE_MS = 500.0
+"""Redis has this long at least, whatever a caller says: its haste must not open the breaker."""
+KEPT_CONNECTIONS = 64
+_PING = resp.command(b"PING")
+_CLUSTER_STATE = resp.command(b"CLUSTER", b"INFO")
+
+_log = logging.getLogger(__name__)
+
+
+class Node:
+    """Shared by all requests whose keys it holds."""
+
+    def __init__(self, endpoint: Endpoint, connect_timeout_ms: float, *, clustered: bool) -> None:
+        """`clustered`: it is a part of a Cluster, which as a whole may be down."""
+        pool = Pool(endpoint, connect_timeout_ms)
+        self._clustered = clustered
+        self._driver = Driver(pool, RegistryOptions(timeout_ms=MAX_TIMEOUT_MS))
+        self._io = AsyncDriver(
+            self._driver, AsyncPool(pool, connect_timeout_ms, keep=KEPT_CONNECTIONS)
+        )
+        self._told_of_policy = False
+
+    @property
+    def down(self) -> bool:
+        """Whether requests are refused without asking."""
+        return self._driver.breaker.is_open
+
+    async def run(self, flow: Flow[T], deadline: Deadline) -> T:
+        """Carry a flow out. Raises RegistryError."""
+        return await self._io.run(flow, deadline)
+
+    async def ask(self, command: bytes, deadline: Deadline) -> resp.Reply:
+        """The reply to one command. Raises RegistryError."""
+        return await self.run(_once(command), deadline)
+
+    async def ping(self) -> None:
+        """Raises RegistryError if it does not answer."""
+        await self.ask(_PING, Deadline.after_ms(PATIENCE_MS))
+
+    async def tend(self) -> None:
+        """Close the breaker if the server answers again; warn of its settings, once."""
+        if self.down and await self._answers():
+            self._driver.breaker.close()
+            _log.info("Redis answers again: %s", self._driver.pool.shown)
+        self._told_of_policy = self._told_of_policy or await self._tell_of_policy()
+
+    async def close(self) -> None:
+        """Close the idle connections, and the others when their calls end."""
+        self._driver.closed = True
+        await self._io.pool.clear()
+
+    async def _tell_of_policy(self) -> bool:
+        """Whether the server has said, or does not let this user know."""
+        try:
+            told = await self.ask(policy.MEMORY, Deadline.after_ms(PATIENCE_MS))
+        except RegistryUnavailable:
+            return False
+        except RegistryError:
+            return True
+        said = policy.warning(told, self._driver.pool.shown)
+        if said:
+            _log.warning("%s", said)
+        return True
+
+    async def _answers(self) -> bool:
+        """Asks past the breaker."""
+        deadline = Deadline.after_ms(PATIENCE_MS)
+        try:
+            connection = await self._io.pool.take(deadline)
+        except RegistryError:
+            return False
+        question = _CLUSTER_STATE if self._clustered else _PING
+        try:
+            said = resp.parse(await connection.exchange(question, deadline))
+        except (RegistryError, OSError):
+            return False
+        finally:
+            await self._io.pool.give(connection)
+        return not self._clustered or (isinstance(said, bytes) and b"cluster_state:ok" in said)
+
+
+def _once(command: bytes) -> Flow[resp.Reply]:
+    reply: resp.Reply = yield command
+    return reply
