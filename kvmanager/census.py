@@ -1,0 +1,93 @@
+"""One look at a namespace: what there is, what was reported, what the last check found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgpack
+
+from kvmanager import figures, namespaces, reports, resp
+from kvmanager.flow import Flow, answer
+from kvmanager.namespaces import NamespaceRecord, StoreRecord
+from kvmanager.replies import read_done
+from kvmanager.reports import Record
+from kvmanager.scripts import Call
+
+LOADED_TOKENS = "loaded.tokens"
+"""A sum of our own beside those of `figures`: pages read, in tokens."""
+MAX_KINDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCount:
+    """Claims that are held, and that ran out and are not swept yet. `whole`: all were counted."""
+
+    held: int = 0
+    orphans: int = 0
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FsckResult:
+    """What the last check of a namespace found, by kind. `time_s`: since 1970."""
+
+    time_s: float
+    clean: bool
+    found: Mapping[str, int]
+    repaired: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A namespace at one moment. `sums`: by the names of `figures`, and LOADED_TOKENS; `records`:
+    by process."""
+
+    record: NamespaceRecord
+    sums: Mapping[str, int]
+    stores: list[StoreRecord]
+    records: Mapping[bytes, Record]
+    claims: ClaimCount
+    fsck: FsckResult | None
+
+
+def look(record: NamespaceRecord) -> Flow[Look]:
+    """What there is of a namespace now."""
+    tag = record.tag
+    sums = yield from figures.totals(tag)
+    if "get.hits" in sums:
+        sums[LOADED_TOKENS] = sums["get.hits"] * record.namespace.page_tokens
+    stores = yield from namespaces.members(tag)
+    processes = sorted({store.process for store in stores})
+    records = yield from reports.records(tag, processes)
+    claims = yield from count_claims(record)
+    kept = yield resp.command(b"GET", b"f" + tag)
+    return Look(record, sums, stores, records, claims, read_fsck(kept))
+
+
+def clock() -> Flow[float]:
+    """Seconds of Redis TIME, with milliseconds."""
+    reply = yield from answer(Call.of("clock", (), ()))
+    return int(read_done(reply)) / 1000
+
+
+def count_claims(record: NamespaceRecord) -> Flow[ClaimCount]:
+    """The claims on all its media."""
+    families = [b"c%b%d.%b" % (record.tag, record.epoch, medium.id) for medium in record.media]
+    if not families:
+        return ClaimCount()
+    reply = yield from answer(Call.of("claims", families, ()))
+    held, orphans, whole = map(int, read_done(reply).split())
+    return ClaimCount(held, orphans, bool(whole))
+
+
+def read_fsck(kept: object) -> FsckResult | None:
+    """What is kept of a check; None for nothing, and for what can't be read."""
+    if not isinstance(kept, bytes):
+        return None
+    try:
+        raw = msgpack.unpackb(kept)
+        found = {str(kind): int(n) for kind, n in list(raw["found"].items())[:MAX_KINDS]}
+        return FsckResult(float(raw["time_s"]), bool(raw["clean"]), found, int(raw["repaired"]))
+    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
+        return None

@@ -1,0 +1,321 @@
+"""From looks at namespaces, samples of their sums and settings to the document of `overview_model`.
+
+Pure functions: what is read, and when, is the caller's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvmanager import figures
+from kvmanager import overview_model as m
+from kvmanager.census import Look
+from kvmanager.history import Sample, increase
+from kvmanager.overview_parts import latencies, liveness, worth
+from kvmanager.popularity import Prefix
+
+DAY_S = 86_400.0
+MIN_GROWTH_S = 3600.0
+"""Growth is not told from less."""
+MAX_HOTTEST = 20
+MAX_FSCK = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """What is known of one tenant. `samples`: of the window; `day`: of the last day; both with the
+    oldest first."""
+
+    name: str
+    looks: Sequence[Look]
+    quota_bytes: int | None = None
+    samples: Sequence[Sample] = ()
+    day: Sequence[Sample] = ()
+    hottest: Sequence[Prefix] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted within the window. `ever`: the same sums since the beginning; a name that is
+    not among them is unknown if only engines tell it, and 0 where anybody `reported`."""
+
+    window: Mapping[str, int]
+    ever: Mapping[str, int]
+    reported: bool
+
+    def own(self, name: str) -> int | None:
+        """A counter that every process keeps."""
+        return self.window.get(name, 0) if self.reported else None
+
+    def told(self, name: str) -> int | None:
+        """A counter that only some engines can keep."""
+        return self.window.get(name, 0) if name in self.ever else None
+
+    def family(self, prefix: str) -> m.Counts:
+        """Those of a family that are not 0, the largest first."""
+        found = figures.family(self.window, prefix)
+        return {name: n for name, n in Counter(found).most_common() if n > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the document is about. `tenants`: all that could be asked for; `left_out`: namespaces
+    that were too many to look at."""
+
+    tenant: str | None
+    tenants: Sequence[str]
+    window_s: int
+    as_of_s: float
+    left_out: int = 0
+
+
+def compose(views: Sequence[TenantView], asked: Asked) -> m.Overview:
+    """The document."""
+    looks = [look for view in views for look in view.looks]
+    counted = count(views)
+    return m.Overview(
+        as_of_s=asked.as_of_s,
+        window_s=asked.window_s,
+        covered_s=_covered_s(views, asked.as_of_s),
+        tenant=asked.tenant,
+        tenants=list(asked.tenants),
+        namespaces=len(looks),
+        left_out=asked.left_out,
+        served=_served(counted),
+        pages=m.Pages(
+            counted.own("get.pages"),
+            counted.own("get.hits"),
+            counted.family("miss"),
+            counted.family("absent"),
+        ),
+        worth=worth(counted.window, counted.ever, looks),
+        latency=latencies(counted.window),
+        moved=m.Moved(counted.own("get.bytes"), counted.own("put.bytes")),
+        space=[space(view, asked.as_of_s) for view in views],
+        ages=_ages(counted),
+        stored=_stored(counted),
+        prefetch=_prefetch(counted),
+        liveness=liveness(looks),
+        claims=_claims(looks),
+        hottest=_hottest(views),
+        integrity=_integrity(counted, looks),
+        curve=curve(views, asked.as_of_s),
+    )
+
+
+def count(views: Sequence[TenantView]) -> Counted:
+    """What was counted within the window; since the beginning where no tenant has samples."""
+    sampled = any(view.samples for view in views)
+    total: Counter[str] = Counter()
+    ever: Counter[str] = Counter()
+    for view in views:
+        now = sums_of(view.looks)
+        ever.update(now)
+        if view.samples:
+            total.update(increase(now, view.samples[0].sums))
+        elif not sampled:
+            total.update(now)
+    reported = bool(ever) or any(look.records for view in views for look in view.looks)
+    return Counted(total, ever, reported)
+
+
+def sums_of(looks: Iterable[Look]) -> dict[str, int]:
+    """The sums of several namespaces as one."""
+    return figures.summed(look.sums for look in looks)
+
+
+def sample_of(looks: Sequence[Look], time_s: float) -> Sample:
+    """What is kept of a tenant's namespaces at one moment."""
+    return Sample(
+        time_s,
+        sums_of(looks),
+        sum(look.record.pages for look in looks),
+        sum(look.record.bytes for look in looks),
+        len({store.process for look in looks for store in look.stores if store.alive}),
+    )
+
+
+def space(view: TenantView, now_s: float) -> m.Space:
+    """What a tenant uses, and for how long its quota lasts if it grows on as it did."""
+    used = sum(look.record.bytes for look in view.looks)
+    growth = _growth(view.day, used, now_s)
+    days = None
+    if view.quota_bytes is not None and view.quota_bytes <= used:
+        days = 0.0
+    elif view.quota_bytes is not None and growth is not None and growth > 0:
+        days = (view.quota_bytes - used) / growth
+    return m.Space(
+        view.name,
+        len(view.looks),
+        sum(look.record.pages for look in view.looks),
+        used,
+        view.quota_bytes,
+        growth,
+        days,
+    )
+
+
+def curve(views: Sequence[TenantView], now_s: float) -> list[m.Span]:
+    """What happened from sample to sample, and from the last one until now."""
+    longest = max((view.samples for view in views), key=len, default=())
+    times = [sample.time_s for sample in longest]
+    if not times:
+        return []
+    columns = [_Column(view, now_s) for view in views]
+    points = [_merged(column.at(time_s) for column in columns) for time_s in times]
+    points.append(_merged(column.now for column in columns))
+    times.append(now_s)
+    return [
+        _span(before, after, begin, end)
+        for before, after, begin, end in zip(points, points[1:], times, times[1:], strict=False)
+        if end > begin
+    ]
+
+
+@dataclass(slots=True)
+class _Column:
+    """A tenant's samples, and what there is of it now."""
+
+    view: TenantView
+    now_s: float
+    now: Sample = field(init=False)
+    _times: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = sample_of(self.view.looks, self.now_s)
+        self._times = [sample.time_s for sample in self.view.samples]
+
+    def at(self, time_s: float) -> Sample:
+        """The last one until then, else the first."""
+        if not self._times:
+            return self.now
+        return self.view.samples[max(0, bisect_right(self._times, time_s) - 1)]
+
+
+def _merged(samples: Iterable[Sample]) -> Sample:
+    found = list(samples)
+    if len(found) == 1:
+        return found[0]
+    return Sample(
+        max((sample.time_s for sample in found), default=0.0),
+        figures.summed(sample.sums for sample in found),
+        sum(sample.pages for sample in found),
+        sum(sample.bytes for sample in found),
+        sum(sample.alive for sample in found),
+    )
+
+
+def _span(before: Sample, after: Sample, begin_s: float, end_s: float) -> m.Span:
+    grown = increase(after.sums, before.sums)
+    gets: Counter[int] = Counter()
+    for name, n in grown.items():
+        if name.startswith("op.") and ".get." in name:
+            gets[int(name.rpartition(".")[2])] += n
+    p99_us = figures.quantile(gets, 0.99)
+    return m.Span(
+        begin_s,
+        end_s,
+        {source: grown.get(f"tokens.{source}") for source in figures.SOURCES},
+        grown.get("get.pages", 0),
+        grown.get("get.hits", 0),
+        grown.get("get.bytes", 0),
+        grown.get("put.bytes", 0),
+        after.bytes,
+        after.alive,
+        None if p99_us is None else p99_us / 1e6,
+    )
+
+
+def _covered_s(views: Sequence[TenantView], now_s: float) -> float | None:
+    begins = [view.samples[0].time_s for view in views if view.samples]
+    return max(0.0, now_s - min(begins)) if begins else None
+
+
+def _growth(day: Sequence[Sample], used: int, now_s: float) -> float | None:
+    """Bytes a day."""
+    if not day or now_s - day[0].time_s < MIN_GROWTH_S:
+        return None
+    return (used - day[0].bytes) / (now_s - day[0].time_s) * DAY_S
+
+
+def _served(counted: Counted) -> m.Served:
+    known = {source: counted.told(f"tokens.{source}") for source in figures.SOURCES}
+    if known["l3"] is None and any(n is not None for n in known.values()):
+        known["l3"] = 0  # where engines tell at all they tell that; so far there was none
+    told = [n for n in known.values() if n is not None]
+    return m.Served(**known, total=sum(told) if told else None)
+
+
+def _ages(counted: Counted) -> m.Ages:
+    buckets = {n: pages for n, pages in figures.buckets(counted.window, "age").items() if pages > 0}
+    listed = [(float(2**n), pages) for n, pages in sorted(buckets.items())]
+    return m.Ages(sum(buckets.values()), figures.age_quantile(buckets, 0.5), listed)
+
+
+def _stored(counted: Counted) -> m.Stored:
+    return m.Stored(
+        counted.own("put.pages"),
+        counted.own("put.stored"),
+        counted.own("put.existed"),
+        counted.family("refused"),
+        counted.family("evicted"),
+    )
+
+
+def _prefetch(counted: Counted) -> m.Prefetch:
+    names = ("pages", "used", "unfulfilled", "wasted", "cancelled")
+    return m.Prefetch(*(counted.own(f"prefetch.{name}") for name in names))
+
+
+def _claims(looks: Sequence[Look]) -> m.Claims:
+    return m.Claims(
+        sum(look.claims.held for look in looks),
+        sum(look.claims.orphans for look in looks),
+        all(look.claims.whole for look in looks),
+    )
+
+
+def _hottest(views: Sequence[TenantView]) -> list[m.Hottest]:
+    named = {look.record.tag: look.record for view in views for look in view.looks}
+    found = [
+        m.Hottest(
+            prefix.digest.hex(),
+            named[prefix.tag].id,
+            view.name,
+            named[prefix.tag].namespace.model,
+            round(prefix.loads, 2),
+            prefix.pages,
+        )
+        for view in views
+        for prefix in view.hottest
+        if prefix.tag in named
+    ]
+    return sorted(found, key=lambda one: -one.loads)[:MAX_HOTTEST]
+
+
+def _integrity(counted: Counted, looks: Sequence[Look]) -> m.Integrity:
+    checks = [
+        m.Fsck(
+            look.record.id,
+            look.record.tenant,
+            look.record.namespace.model,
+            look.fsck.time_s,
+            look.fsck.clean,
+            dict(look.fsck.found),
+            look.fsck.repaired,
+        )
+        for look in looks
+        if look.fsck is not None
+    ]
+    checks.sort(key=lambda check: (check.clean, -check.time_s))
+    return m.Integrity(
+        counted.own("integrity.checksum"),
+        counted.own("integrity.stale"),
+        counted.own("integrity.reported"),
+        len(checks),
+        len(looks),
+        checks[:MAX_FSCK],
+    )

@@ -1,0 +1,81 @@
+"""The prefixes that a tenant's processes load most, merged from their reports.
+
+A prefix is called by its namespace and the digest of its first page. Loads fade with time, so that
+what is hot today is not below what was hot last week; a report is added once, and those that came
+and went between two steps are missed: this is a ranking, no count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgpack
+
+from hicache_backends.identity import DIGEST_BYTES
+from kvmanager import keys, namespaces
+from kvmanager.flow import Flow, answer
+from kvmanager.leases import Lease
+from kvmanager.replies import read_done
+from kvmanager.reports import MAX_HOT, Record
+from kvmanager.scripts import Call
+
+MOST = 1000
+HALF_LIFE_S = 3600.0
+MAX_REPORTS = 512
+"""Of one tenant that are merged in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """`tag`: of its namespace; `digest`: of its first page; `loads`: those of long ago count less;
+    `pages`: of a usual load, None if unknown."""
+
+    tag: bytes
+    digest: bytes
+    loads: float
+    pages: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one process of a namespace reported."""
+
+    tag: bytes
+    process: bytes
+    record: Record
+
+
+def merge(lease: Lease, tenant: bytes, told: Iterable[Told], since_s: float) -> Flow[int]:
+    """Add reports of all processes that there are, `since_s` after the last time; how many were
+    new. Raises LeaseLost."""
+    reports = [_report(one) for one in told][:MAX_REPORTS]
+    fade = 0.5 ** (since_s / HALF_LIFE_S)
+    packed: bytes = msgpack.packb(reports, use_bin_type=False)
+    args = (b"%.9f" % fade, b"%d" % MOST, packed)
+    reply = yield from lease.act("popularity", (*_keys(tenant), b"z" + tenant + b"last"), args)
+    return int(read_done(reply))
+
+
+def hottest(tenant: bytes, most: int) -> Flow[list[Prefix]]:
+    """The prefixes loaded most, those first."""
+    reply = yield from answer(Call.of("hottest", _keys(tenant), (b"%d" % most,)))
+    rows = namespaces.unpacked(reply)
+    size = namespaces.ID_BYTES
+    return [
+        Prefix(keys.tag(name), name[size:], float(loads), int(pages) if pages else None)
+        for name, loads, pages in rows
+        if len(name) == size + DIGEST_BYTES
+    ]
+
+
+def _keys(tenant: bytes) -> tuple[bytes, bytes]:
+    return b"z" + tenant, b"z" + tenant + b"pages"
+
+
+def _report(told: Told) -> list[object]:
+    own = keys.tag_bytes(told.tag)
+    hot: list[object] = []
+    for prefix in told.record.gauges.hot[:MAX_HOT]:
+        hot += [own + prefix.digest, max(0, prefix.loads), max(0, prefix.pages)]
+    return [own + told.process, told.record.number, hot]
