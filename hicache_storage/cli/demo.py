@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,9 +32,26 @@ def demo(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Work below this directory; else a temporary one.")
     ] = None,
+    endpoint: Annotated[
+        str, typer.Option(help="The registry; 'embedded': a Valkey of this machine's processes.")
+    ] = "embedded",
+    forever: Annotated[
+        bool, typer.Option("--forever", help="Be one process of a deployment, until it is ended.")
+    ] = False,
+    tenant: Annotated[str, typer.Option(help="With --forever: whose pages.")] = "default",
+    capacity: Annotated[
+        str, typer.Option(help="With --forever: bytes kept in --dir, all processes together.")
+    ] = "1GiB",
+    requests_per_s: Annotated[
+        float, typer.Option(help="With --forever: requests a second of this process.")
+    ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show two processes writing, finding and verifying each other's pages."""
+    """Show two processes writing, finding and verifying each other's pages.
+
+    With --forever this is one such process, and makes traffic: start several over one --dir and
+    one --endpoint.
+    """
     from hicache_backends.sizes import parse_size
     from hicache_storage.tools.demo import DemoPlan
 
@@ -43,7 +61,11 @@ def demo(
         turns=turns,
         prefill_tokens_per_s=prefill_tokens_per_s,
         directory=directory,
+        endpoint=endpoint,
     )
+    if forever:
+        _serve(plan, tenant, capacity, requests_per_s, as_json=as_json)
+        return
     result = _with_progress(plan)
     if as_json:
         print_json(result.to_json())
@@ -51,6 +73,30 @@ def demo(
         _show(plan, result.to_json())
     if result.replay.total.wrong_pages:
         raise typer.Exit(1)
+
+
+def _serve(
+    plan: DemoPlan, tenant: str, capacity: str, requests_per_s: float, *, as_json: bool
+) -> None:
+    import json
+    import os
+    import time
+
+    from hicache_storage.tools.demo_traffic import TrafficPlan, serve
+
+    def report(figures: dict[str, Any]) -> None:
+        words = (f"{name.replace('_', ' ')} {value}" for name, value in figures.items())
+        typer.echo(json.dumps(figures) if as_json else ", ".join(words))
+        sys.stdout.flush()
+        if figures["wrong_pages"]:
+            raise typer.Exit(1)
+
+    def again(wait_s: float) -> bool:
+        time.sleep(wait_s)
+        return True
+
+    traffic = TrafficPlan(plan, tenant, capacity, requests_per_s, dict(os.environ))
+    serve(traffic, report, again)
 
 
 def _with_progress(plan: DemoPlan) -> DemoResult:

@@ -25,7 +25,8 @@ PROCESSES = 2
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
     """`page_bytes`: 1 MiB is 64 tokens of Llama-3-8B in bf16 on one of 8 tensor-parallel ranks.
-    `prefill_tokens_per_s`: assumed speed of computing a prompt anew."""
+    `prefill_tokens_per_s`: assumed speed of computing a prompt anew. `endpoint`: of the
+    registry."""
 
     page_bytes: int = 1 << 20
     users: int = 8
@@ -34,6 +35,7 @@ class DemoPlan:
     turn_pages: int = 10
     prefill_tokens_per_s: float = 8000
     directory: Path | None = None
+    endpoint: str = "embedded"
 
     def __post_init__(self) -> None:
         for name in ("page_bytes", "users", "turns", "system_pages", "turn_pages"):
@@ -112,7 +114,7 @@ def conversations(plan: DemoPlan) -> list[list[int]]:
 
 
 def demo(plan: DemoPlan, progress: Callable[[int], None] = lambda _requests: None) -> DemoResult:
-    """Run the traffic through two processes with an embedded registry."""
+    """Run the traffic through two processes with a registry."""
     with tempfile.TemporaryDirectory(prefix="hicache-demo-", dir=plan.directory) as directory:
         trace = Path(directory, "conversations.jsonl")
         with trace.open("w") as file:
@@ -131,6 +133,7 @@ def demo(plan: DemoPlan, progress: Callable[[int], None] = lambda _requests: Non
                 nodes=PROCESSES,
                 block_bytes=plan.page_bytes,
                 directory=Path(directory, "pages"),
+                registry=plan.endpoint,
             ),
             progress,
         )

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hicache_backends.errors import HiCacheError
-from hicache_backends.identity import page_digests
+from hicache_backends.identity import Namespace, page_digests
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.storage import PageStorage
 from hicache_backends.table import open_storage
@@ -40,24 +40,23 @@ class Node:
         self,
         store: PageStore,
         storage: PageStorage,
-        chains: Sequence[tuple[int, ...]],
-        orders: NodeOrders,
+        namespace: Namespace,
+        longest: int,
+        front_blocks: int = 0,
     ) -> None:
+        """`longest`: blocks of the longest chain; `front_blocks`: held in front of the store."""
         self.report = NodeReport()
         self._store = store
         self._storage = storage
-        self._chains = chains
-        self._front = Front(orders.front_blocks) if orders.front_blocks else None
-        self._content = PageContent(orders.block_bytes)
-        self._fingerprint = replay_namespace(orders.block_bytes).fingerprint
-        longest = max(len(chain) for chain in chains)
-        self._slice = min(longest, max(1, SLICE_BYTES // orders.block_bytes))
-        self._memory = page_memory(self._slice, orders.block_bytes)
+        self._front = Front(front_blocks) if front_blocks else None
+        self._content = PageContent(namespace.page_bytes)
+        self._fingerprint = namespace.fingerprint
+        self._slice = min(longest, max(1, SLICE_BYTES // namespace.page_bytes))
+        self._memory = page_memory(self._slice, namespace.page_bytes)
         self._rows = list(self._memory)
 
-    def request(self, number: int) -> None:
+    def request(self, chain: Sequence[int]) -> None:
         """Look the chain up, read what is found, store the rest."""
-        chain = self._chains[number]
         held = self._front.prefix(chain) if self._front else 0
         rest = chain[held:]
         read = self._load(rest) if rest else []
@@ -70,9 +69,9 @@ class Node:
         self.report.front_hits += held
         self.report.prefix_hits += held + prefix
 
-    def resident(self) -> list[int]:
-        """The blocks of the trace that the own index holds."""
-        blocks = list(dict.fromkeys(block for chain in self._chains for block in chain))
+    def resident(self, chains: Iterable[Sequence[int]]) -> list[int]:
+        """The blocks of the chains that the own index holds."""
+        blocks = list(dict.fromkeys(block for chain in chains for block in chain))
         present = self._storage.contains(page_digests(self._fingerprint, _keys(blocks)))
         return [block for block, there in zip(blocks, present, strict=True) if there]
 
@@ -166,19 +165,21 @@ def serve() -> None:
     chains = read_chains(Path(orders.trace))
     store, storage = open_node(orders)
     with store:
-        node = Node(store, storage, chains, orders)
+        namespace = replay_namespace(orders.block_bytes)
+        longest = max(len(chain) for chain in chains)
+        node = Node(store, storage, namespace, longest, orders.front_blocks)
         reply("ready")
         for line in sys.stdin:
             command = line.strip()
             if command == "resident":
-                reply(json.dumps(node.resident()))
+                reply(json.dumps(node.resident(chains)))
             elif command == "end":
                 reply(json.dumps(node.report.to_json()))
                 return
             else:
                 numbers = [int(n) for n in command.split()]
                 for number in numbers:
-                    node.request(number)
+                    node.request(chains[number])
                 reply(str(len(numbers)))
 
 
