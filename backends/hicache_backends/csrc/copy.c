@@ -26,6 +26,7 @@ void copy_and_sum(void *to, const void *from, size_t size, struct page_sum *sum)
 __attribute__((target("avx2"))) static void tee(uint8_t *to, const uint8_t *from, uint8_t *kept)
 {
     for (size_t at = 0; at < TEE_BYTES; at += LINE_BYTES) {
+        _mm_prefetch((const char *)from + at + READ_AHEAD_BYTES, _MM_HINT_T1);
         __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
         __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
         _mm256_stream_si256((__m256i *)(void *)(to + at), low);

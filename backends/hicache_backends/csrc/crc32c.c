@@ -205,7 +205,12 @@ FOLD_TARGET static uint32_t update_by_folding(uint32_t crc, const uint8_t *p, si
     for (int i = 0; i < 4; i++)
         x[i] = _mm512_loadu_si512(p + 64 * i);
     x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
-    for (p += 256, size -= 256; size >= 256; p += 256, size -= 256)
+    for (p += 256, size -= 256; size >= 256 + READ_AHEAD_BYTES; p += 256, size -= 256)
+        for (int i = 0; i < 4; i++) {
+            _mm_prefetch((const char *)p + 64 * i + READ_AHEAD_BYTES, _MM_HINT_T1);
+            x[i] = fold_into(x[i], far, _mm512_loadu_si512(p + 64 * i));
+        }
+    for (; size >= 256; p += 256, size -= 256)
         for (int i = 0; i < 4; i++)
             x[i] = fold_into(x[i], far, _mm512_loadu_si512(p + 64 * i));
     for (int i = 1; i < 4; i++)
