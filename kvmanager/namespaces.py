@@ -38,7 +38,8 @@ class MediumRecord:
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
     """A namespace. `tag`: its hash tag, braces included; `hits`: pages found by lookups; `mode` and
-    `ttl_ms`: set for it, `tenant_mode` and `tenant_ttl_ms`: copied from its tenant's settings."""
+    `ttl_ms`: set for it, `tenant_mode` and `tenant_ttl_ms`: copied from its tenant's settings;
+    `limited`: how many of its stores have a limit; `pins`: how many pages are pinned."""
 
     tag: bytes
     namespace: Namespace
@@ -51,6 +52,8 @@ class NamespaceRecord:
     ttl_ms: int | None = None
     tenant_mode: str | None = None
     tenant_ttl_ms: int | None = None
+    limited: int = 0
+    pins: int = 0
 
     @property
     def id(self) -> str:
@@ -106,15 +109,23 @@ def tag_of(digits: str) -> bytes:
 
 
 def tags(cursor: bytes, count: int) -> Flow[tuple[bytes, list[bytes]]]:
-    """Some tags of all, on the shard of keys without a hash tag; b"0" begins, and ends."""
-    reply = yield from answer(Call.of("tags", (keys.TAGS,), (cursor, b"%d" % count)))
-    after, found = _list(reply, 2)
+    """Some tags of all, on the shard of the key `g`; the cursor b"0" begins, and ends."""
+    after, found = yield from scan_set(keys.TAGS, cursor, count)
     return after, [tag for tag in found if keys.is_tag(tag)]
+
+
+def scan_set(key: bytes, cursor: bytes, count: int) -> Flow[tuple[bytes, list[bytes]]]:
+    """Some members of a set, and the cursor for the next; on the shard of that key."""
+    reply = yield from answer(Call.of("scan_set", (key,), (cursor, b"%d" % count)))
+    after, found = _list(reply, 2)
+    return after, [member for member in found if isinstance(member, bytes)]
 
 
 def describe(tag: bytes) -> Flow[NamespaceRecord | None]:
     """The namespace of a tag; None if there is none, or one that this version cannot read."""
-    reply = yield from answer(Call.of("describe", (b"n" + tag, b"s" + tag), ()))
+    reply = yield from answer(
+        Call.of("describe", tuple(family + tag for family in (b"n", b"s", b"x", b"y")), ())
+    )
     raw = unpacked(reply)
     if not isinstance(raw, dict):
         raise _malformed(reply)
@@ -165,6 +176,8 @@ def _namespace(tag: bytes, raw: dict[bytes, Any]) -> NamespaceRecord:
         number(raw.get(b"ttl_ms")),
         text(raw.get(b"tenant_mode")),
         number(raw.get(b"tenant_ttl_ms")),
+        int(raw.get(b"limited") or 0),
+        int(raw.get(b"pins") or 0),
     )
 
 

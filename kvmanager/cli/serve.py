@@ -76,6 +76,18 @@ def serve(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set.",
         ),
     ] = None,
+    loops: Annotated[
+        bool,
+        typer.Option(
+            "--loops/--no-loops", help="Sweep, settle quotas, and so on; without, only answer."
+        ),
+    ] = True,
+    sweep_every: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two sweeps of a namespace.")
+    ] = 30.0,
+    settle_every: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a tenant's settings are in force.")
+    ] = 5.0,
 ) -> None:
     """Answer the registry's calls over HTTP, for any number of processes.
 
@@ -85,6 +97,7 @@ def serve(
         raise typer.BadParameter("--tls-cert and --tls-key go together")
     need_service("kvmanager serve")
     from kvmanager.service import access, logs, serving, tracing
+    from kvmanager.service.loops.loop import LoopOptions
 
     logs.start_logging(log_format is LogFormat.JSON, log_level.value)
     if traces is None:
@@ -97,6 +110,7 @@ def serve(
         certificate,
         embedded_dir,
         tracing.provider() if traces else None,
+        LoopOptions(sweep_every, settle_every) if loops else None,
     )
 
 

@@ -1,8 +1,8 @@
 -- What is known of a namespace.
--- Reads n{tag}, s{tag}.
--- KEYS: n{tag}, s{tag}
--- Returns msgpack, a map: the fields that are named below, as they are; stores (how many), media (of
---         the first 1,024: id, record, last heartbeat, pages); empty if the namespace is unknown.
+-- Reads n{tag}, s{tag}, x{tag}, y{tag}.
+-- KEYS: n{tag}, s{tag}, x{tag}, y{tag}
+-- Returns msgpack, a map: the fields that are named below, as they are; stores, limited and
+--         pins (how many), media (of the first 1,024: id, record, last heartbeat, pages); empty if the namespace is unknown.
 local names = KEYS[1]
 local wanted = {'encoding', 'epoch', 'media', 'hits', 'mode', 'ttl_ms', 'tenant_mode',
   'tenant_ttl_ms', 'seen'}
@@ -19,4 +19,6 @@ for m = 1, math.min(#media, 8192), 8 do
 end
 found.media = rows
 found.stores = redis.call('HLEN', KEYS[2])
+found.limited = redis.call('HLEN', KEYS[3])
+found.pins = redis.call('HLEN', KEYS[4])
 return cmsgpack.pack(found)

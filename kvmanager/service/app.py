@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -18,6 +18,8 @@ from kvmanager.service.codec import JSON, Refusal, encoded
 from kvmanager.service.control.base import Control, refused
 from kvmanager.service.control.routes import add_control
 from kvmanager.service.handlers import DataHandler, granted
+from kvmanager.service.loops.loop import USUAL, LoopOptions, Worker
+from kvmanager.service.loops.tasks import make_loops
 from kvmanager.service.metrics import CONTENT_TYPE, Metrics
 from kvmanager.service.openapi import describe
 from kvmanager.service.routes import DATA_ROUTES, READERS
@@ -43,14 +45,17 @@ class Service:
         await self.control(scope, receive, send)
 
 
-def make_app(backing: Backing, access: Access) -> Service:
-    """A service over one Redis. It keeps no state that another one would lack."""
+def make_app(backing: Backing, access: Access, loops: LoopOptions | None = USUAL) -> Service:
+    """A service over one Redis. It keeps no state that another one would lack. `loops`: None for
+    one that only answers."""
     metrics = Metrics(lambda: backing.down)
     app = FastAPI(title=TITLE, version=VERSION, docs_url=None, redoc_url=None, lifespan=_life)
+    control = Control(backing, access)
     app.state.backing = backing
+    app.state.loops = make_loops(Worker(control, loops)) if loops else []
     _add_health(app, backing)
     _add_metrics(app, access, metrics)
-    add_control(app, Control(backing, access))
+    add_control(app, control)
     app.add_exception_handler(Refusal, refused)
     _add_document(app)
     _add_refusals(app)
@@ -64,13 +69,14 @@ def make_app(backing: Backing, access: Access) -> Service:
 async def _life(app: FastAPI) -> AsyncIterator[None]:
     backing: Backing = app.state.backing
     await backing.open()
-    watching = asyncio.create_task(backing.watch())
+    tasks = [asyncio.create_task(backing.watch())]
+    tasks += [asyncio.create_task(loop.run()) for loop in app.state.loops]
     try:
         yield
     finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await backing.close()
 
 

@@ -17,6 +17,7 @@ from kvmanager.embedded import EmbeddedValkey
 from kvmanager.service.access import Access, host_of, is_loopback
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
+from kvmanager.service.loops.loop import USUAL, LoopOptions
 from kvmanager.service.protocol import Protocol
 from kvmanager.service.tracing import Traced
 
@@ -75,20 +76,21 @@ def serve(
     certificate: Certificate | None = None,
     embedded_dir: Path | None = None,
     spans: TracerProvider | None = None,
+    loops: LoopOptions | None = USUAL,
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests under way are answered first.
 
     `redis`: a URL, or `embedded` for a server in `embedded_dir`. `spans`: takes one of each
-    request. Raises ConfigError.
+    request. `loops`: None for a service that only answers. Raises ConfigError.
     """
     address.allowed_for(access)
     if redis != "embedded":
-        _run(Backing(redis), address, access, certificate, spans)
+        _run(Backing(redis), address, access, certificate, spans, loops)
         return
     if embedded_dir is None:
         raise ConfigError("--redis embedded needs a directory: --embedded-dir")
     with EmbeddedValkey.acquire(embedded_dir) as server:
-        _run(Backing(server.url), address, access, certificate, spans)
+        _run(Backing(server.url), address, access, certificate, spans, loops)
 
 
 def _run(
@@ -97,8 +99,9 @@ def _run(
     access: Access,
     certificate: Certificate | None,
     spans: TracerProvider | None,
+    loops: LoopOptions | None,
 ) -> None:
-    app = make_app(backing, access)
+    app = make_app(backing, access, loops)
     config = uvicorn.Config(
         Traced(app, spans) if spans else app,
         host=address.host,

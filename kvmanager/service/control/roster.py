@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Protocol
 
-from kvmanager import namespaces
+from kvmanager import keys, namespaces
 from kvmanager.flow import Flow, T
 from kvmanager.namespaces import NamespaceRecord
 
@@ -49,7 +49,7 @@ async def read_tags(run: Run) -> list[bytes]:
     tags: set[bytes] = set()
     cursor = b"0"
     while len(tags) < MAX_NAMESPACES:
-        cursor, some = await run(namespaces.tags(cursor, _TAGS_A_STEP), b"")
+        cursor, some = await run(namespaces.tags(cursor, _TAGS_A_STEP), keys.TAGS)
         tags.update(some)
         if cursor == b"0":
             break
