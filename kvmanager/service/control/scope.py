@@ -12,7 +12,7 @@ from kvmanager.service.control.base import Control
 async def visible(control: Control, grant: Grant) -> list[NamespaceRecord]:
     """The namespaces of the grant's tenants, up to 2 s old, in the order of their ids. Raises
     Refusal."""
-    return [found for found in await control.roster.all(control.run) if _may_see(grant, found)]
+    return [found for found in await control.roster.all(control.run) if may_see(grant, found)]
 
 
 async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
@@ -20,14 +20,15 @@ async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
     try:
         tag = namespaces.tag_of(name)
     except ValueError:
-        raise _missing() from None
+        raise missing() from None
     record = await control.run(namespaces.describe(tag), tag)
-    if record is None or not _may_see(grant, record):
-        raise _missing()
+    if record is None or not may_see(grant, record):
+        raise missing()
     return record
 
 
-def _may_see(grant: Grant, record: NamespaceRecord) -> bool:
+def may_see(grant: Grant, record: NamespaceRecord) -> bool:
+    """Whether a namespace is one of the grant's tenants."""
     try:
         grant.check_tenant(record.tenant)
     except Forbidden:
@@ -35,5 +36,6 @@ def _may_see(grant: Grant, record: NamespaceRecord) -> bool:
     return True
 
 
-def _missing() -> Refusal:
+def missing() -> Refusal:
+    """The answer about a namespace that is not there, and about another tenant's."""
     return Refusal(404, "not_found", "there is no such namespace")
