@@ -16,7 +16,7 @@ demo: $(INSTALLED)
 	$(BIN)/hicache-storage demo
 
 test: lint
-	.ci/debian-packages redis-server fio libibverbs1 libnuma1 libcurl4
+	.ci/debian-packages redis-server fio libibverbs1 libnuma1 libcurl4 chromium
 	$(BIN)/pytest
 	$(MAKE) test-sglang
 

@@ -15,6 +15,8 @@ NEEDED = (
     "kvmanager/py.typed",
     "kvmanager/scripts/lookup.lua",
 )
+SUFFIXES = (".py", ".pyi", ".lua", ".html", ".css", ".js", ".svg")
+"""Of files that belong into it wherever they lie."""
 
 
 def problems(wheel: Path, tree: Path) -> list[str]:
@@ -27,7 +29,7 @@ def problems(wheel: Path, tree: Path) -> list[str]:
     for root in ("hicache_storage", "kvmanager", "backends/hicache_backends"):
         for file in (tree / root).rglob("*"):
             name = str(file.relative_to(tree)).removeprefix("backends/")
-            if file.suffix in (".py", ".pyi", ".lua") and name not in names:
+            if file.suffix in SUFFIXES and name not in names:
                 found.append(f"{name} is missing")
     found += [f"{name} does not belong in it" for name in names if name.startswith("tests/")]
     return found

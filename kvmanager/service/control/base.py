@@ -14,6 +14,7 @@ from kvmanager.flow import Flow, T
 from kvmanager.service.access import Access, Forbidden, Grant, Role
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import Refusal
+from kvmanager.service.control.census import Census
 from kvmanager.service.control.roster import Roster
 from kvmanager.service.documents import Problem
 from kvmanager.service.handlers import granted
@@ -40,6 +41,7 @@ class Control:
     backing: Backing
     access: Access
     roster: Roster = field(default_factory=Roster)
+    census: Census = field(default_factory=Census)
 
     def grant(self, request: Request, roles: Iterable[Role] = OPERATORS) -> Grant:
         """What the request's token allows. Raises Refusal."""

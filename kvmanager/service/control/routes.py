@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
+from kvmanager.service.control import events, locate, overview
 from kvmanager.service.control.base import Control
+from kvmanager.service.dashboard import pages
 
-ADDED_BY: tuple[Callable[[FastAPI, Control], None], ...] = ()
+ADDED_BY: tuple[Callable[[FastAPI, Control], None], ...] = (
+    locate.add,
+    events.add,
+    overview.add,
+    pages.add,
+)
 """One line a module, so that what is served can be read here."""
 
 

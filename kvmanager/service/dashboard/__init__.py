@@ -1,0 +1,1 @@
+"""The page at `/`: figures for operators, by files of this package alone."""
