@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
@@ -56,8 +57,12 @@ class Node:
         await self.ask(_PING, Deadline.after_ms(PATIENCE_MS))
 
     async def tend(self) -> None:
-        """Close the breaker if the server answers again; warn of its settings, once."""
-        if self.down and await self._answers():
+        """Notice that the server went before a request does, and that it answers again; warn of
+        its settings, once."""
+        if not self.down:
+            with suppress(RegistryError):  # the breaker is told
+                await self.ping()
+        elif await self._answers():
             self._driver.breaker.close()
             _log.info("Redis answers again: %s", self._driver.pool.shown)
         self._told_of_policy = self._told_of_policy or await self._tell_of_policy()

@@ -15,7 +15,8 @@ settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")
 
 
-def _binary(name: str) -> str:
+def binary_of(name: str) -> str:
+    """The path of one kind of server."""
     found = BINARIES[name]
     if found is None:
         if os.environ.get("CI"):
@@ -27,7 +28,7 @@ def _binary(name: str) -> str:
 @pytest.fixture(scope="session", params=sorted(BINARIES))
 def server_binary(request: pytest.FixtureRequest) -> str:
     """The path of each kind of server."""
-    return _binary(request.param)
+    return binary_of(request.param)
 
 
 @pytest.fixture(scope="session")
