@@ -159,15 +159,18 @@ def space(view: TenantView, now_s: float) -> m.Space:
 
 
 def curve(views: Sequence[TenantView], now_s: float) -> list[m.Span]:
-    """What happened from sample to sample, and from the last one until now."""
+    """What happened from sample to sample, and from the last one until now if that is as long:
+    processes report every ten seconds, and less than that would look like a pause."""
     longest = max((view.samples for view in views), key=len, default=())
     times = [sample.time_s for sample in longest]
     if not times:
         return []
     columns = [_Column(view, now_s) for view in views]
     points = [_merged(column.at(time_s) for column in columns) for time_s in times]
-    points.append(_merged(column.now for column in columns))
-    times.append(now_s)
+    usual_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+    if now_s - times[-1] >= usual_s / 2:
+        points.append(_merged(column.now for column in columns))
+        times.append(now_s)
     return [
         _span(before, after, begin, end)
         for before, after, begin, end in zip(points, points[1:], times, times[1:], strict=False)

@@ -16,9 +16,9 @@ from kvmanager.service.codec import JSON, Refusal
 from kvmanager.service.control import census
 from kvmanager.service.control.base import PROBLEMS, Control
 
-FRESH_S = 2.0
-"""An answer is given again for so long, to whom it is for."""
-MAX_AGE_S = 6.0
+FRESH_S = 1.0
+"""An answer is given again for so long, to those who may see the same."""
+MAX_AGE_S = 3.0
 """What the background has read is taken if it is not older."""
 MIN_WINDOW_S, MAX_WINDOW_S = 60, 14 * 24 * 3600
 _MOST_KEPT = 32
@@ -53,7 +53,7 @@ def add(app: FastAPI, control: Control) -> None:
 
 
 class _Answers:
-    """Made once for all that ask the same within two seconds."""
+    """Made once for all that ask the same within a second."""
 
     def __init__(self, control: Control) -> None:
         self._control = control

@@ -46,7 +46,7 @@ export function duration(seconds) {
   if (size < 1e-3) return `${digits(seconds * 1e6)} µs`;
   if (size < 1) return `${digits(seconds * 1e3)} ms`;
   if (size < 120) return `${digits(seconds)} s`;
-  if (size < 7200) return `${digits(seconds / 60)} min`;
+  if (size < 3600) return `${digits(seconds / 60)} min`;
   if (size < 172800) return `${digits(seconds / 3600)} h`;
   if (size < 730 * 86400) return `${digits(seconds / 86400)} days`;
   return `${digits(seconds / 86400 / 365)} years`;

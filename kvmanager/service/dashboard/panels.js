@@ -135,8 +135,8 @@ function latencyPanel(doc, width) {
   const { latency, curve } = doc;
   if (!latency.length) return { body: [nothing("No call was made in this window.")] };
   const body = [
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Latency by operation" }, table("Latency by operation and medium",
-      [{ title: "Operation" }, { title: "Calls", number: true }, { title: "p50", number: true },
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Latency by operation, scrolls sideways" }, table("Latency by operation and medium",
+      [{ title: "Operation" }, { title: "Calls", number: true, wide: true }, { title: "p50", number: true },
         { title: "p99", number: true }, { title: "Past deadline", number: true }, { title: "Spread", wide: true }],
       latency.slice(0, 12).map((one) => [`${one.operation} · ${one.kind}`, count(one.calls), duration(one.p50_s), duration(one.p99_s),
         el("span", { class: one.late ? "bad-text" : undefined }, one.late ? `${count(one.late)} · ${share(one.late, one.calls)}` : "0"),

@@ -7,7 +7,7 @@ import { sum } from "/dashboard/panels.js";
 
 const CAUSES = { capacity: "capacity of the medium", ttl: "expired: time to live", quota: "quota of the tenant", space: "free space of the medium", other: "other" };
 const MOST_ROWS = 8;
-const scroll = (label, inner) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, inner);
+const scroll = (label, inner) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}, scrolls sideways` }, inner);
 const mark = (kind, text) => el("span", { class: `mark ${kind}` }, text);
 
 function spacePanel(doc, width) {
@@ -101,11 +101,11 @@ function processesPanel(doc) {
 }
 
 function processTable(doc, processes) {
-  const columns = [{ title: "Process" }, { title: "State" }, { title: "Medium", wide: true }, { title: "Mode", wide: true },
-    { title: "Pages", number: true }, { title: "Used", number: true }, { title: "Last heartbeat", number: true }];
+  const columns = [{ title: "Process" }, { title: "State" }, { title: "Model", wide: true }, { title: "Medium", wide: true },
+    { title: "Mode", wide: true }, { title: "Pages", number: true, wide: true }, { title: "Used", number: true }, { title: "Heartbeat", number: true }];
   return table("Processes", columns, processes.map((one) => [
-    el("span", { title: `${one.model}, process ${one.id}` }, `${one.host || "?"} · ${one.server || "?"} · rank ${one.rank}`),
-    state(one), one.kind, one.mode && words(one.mode), one.pages === null ? null : count(one.pages),
+    el("span", { title: `process ${one.id}` }, `${one.host || "?"} · ${one.server || "?"} · rank ${one.rank}`),
+    state(one), one.model, one.kind, one.mode && words(one.mode), one.pages === null ? null : count(one.pages),
     one.bytes === null ? null : `${bytes(one.bytes)}${one.capacity_bytes ? ` · ${share(one.bytes, one.capacity_bytes)}` : ""}`,
     ago(Math.max(0, doc.as_of_s - one.seen_s))]));
 }

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvmanager.service.loops.history import Sampling
+from kvmanager.service.loops.looking import Looking
 from kvmanager.service.loops.loop import Loop, Task, Worker
+from kvmanager.service.loops.popularity import Ranking
 from kvmanager.service.loops.settling import Settling
 from kvmanager.service.loops.sweeping import Sweeping
 
 MADE_BY: tuple[Callable[[Worker], Task], ...] = (
     Sweeping,
     Settling,
+    Looking,
+    Sampling,
+    Ranking,
 )
 """One line a task, so that what runs can be read here."""
 
