@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TURN_S = 10.0
 """A conversation has a turn so often."""
 SYSTEM_PROMPTS = 4
-REPORT_S = 10.0
+REPORT_S = 5.0
 _OF_CONVERSATIONS = 1 << 48
 """Ids of pages from here on are of one conversation's own; below it of system prompts."""
 
