@@ -9,7 +9,6 @@ registry in sequence, and calls `lagging` if the flow fails.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import secrets
 import threading
@@ -22,7 +21,7 @@ from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import UNKNOWN, PageEntry
-from kvmanager import replies, wire
+from kvmanager import model, replies, wire
 from kvmanager.flow import Flow, T, answer
 from kvmanager.journal import Batch, Journal
 from kvmanager.model import MAX_KEYS, MAX_PROBES, Claim, Lookup, Member, Orders, Published, Removal
@@ -68,9 +67,8 @@ class SessionCore:
         self.hits = 0  # found by probes since the last heartbeat, which counts them
         self._clock_ahead = 0  # the server's clock against the monotonic one, in access stamps
         self.counters = {"stale_epochs": 0, "rejoined": 0, "replayed": 0, "announced": 0}
-        token = hashlib.blake2b(member.process + member.store, digest_size=8).digest()
         self._numbering = threading.Lock()  # held while mutations take their sequence
-        self._tokens = itertools.count(int.from_bytes(token, "big"))
+        self._tokens = itertools.count(model.first_token(member.process, member.store))
 
     @property
     def in_step(self) -> bool:
@@ -210,14 +208,7 @@ class SessionCore:
 
     def orders(self, beat: replies.Beat, bad: tuple[PageEntry, ...]) -> Orders:
         """What a heartbeat's reply tells the owner; `obeyed` is set when it has been done."""
-        return Orders(
-            beat.epoch,
-            beat.mode,
-            clear=beat.clear,
-            bad=bad,
-            limit_bytes=beat.limit_bytes,
-            ttl_ms=beat.ttl_ms,
-        )
+        return Orders(beat.epoch, beat.mode, beat.clear, bad, beat.limit_bytes, beat.ttl_ms)
 
     def heard(self, last: int) -> None:
         """The registry said which sequence it has."""

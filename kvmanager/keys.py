@@ -58,6 +58,7 @@ NAMES = {
     "tenant_mode": "the same where `mode` is not set, copied from the tenant's settings",
     "tenant_ttl_ms": "the same where `ttl_ms` is not set",
     "events_until": "what happens is told in e{tag} until then, seconds of Redis TIME",
+    "pins": "how many pages are pinned",
     "seen": "last heartbeat of any member, seconds of Redis TIME",
     "forgetting": "being taken off the list of namespaces: members enlist it again",
 }

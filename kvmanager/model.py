@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -92,6 +93,11 @@ class Orders:
     bad: tuple[PageEntry, ...] = ()  # of the own store, which others read and found wrong
     limit_bytes: int | None = None  # the store's share of its tenant's quota; None: no quota
     ttl_ms: int | None = None  # pages that were not used for so long are to go; None: never
+
+
+def first_token(process: bytes, store: bytes) -> int:
+    """The claims of a store have tokens that count from this number, modulo 2^64."""
+    return int.from_bytes(hashlib.blake2b(process + store, digest_size=8).digest(), "big")
 
 
 EntrySource = Callable[[], Iterator[PageEntry]]

@@ -83,7 +83,7 @@ class Sweep:
             yield from self._scan("sweep_claims", claims, (), "claims")
         stores = (b"s" + tag, b"q" + tag, b"n" + tag, b"x" + tag)
         yield from self._scan("sweep_stores", stores, self._limits, "stores", before=(tag,))
-        yield from self._scan("sweep_pins", (b"y" + tag,), (), "pins")
+        yield from self._scan("sweep_pins", (b"y" + tag, b"n" + tag), (), "pins")
         orders = (tag, b"%d" % ORDER_MS)
         yield from self._scan("sweep_orders", (b"o" + tag,), orders, "orders")
         yield from self._families(epoch, dropping)

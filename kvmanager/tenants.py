@@ -50,7 +50,7 @@ def strike(name: str) -> Flow[None]:
 
 def read(name: str) -> Flow[Settings]:
     """What is set for a tenant."""
-    call = Call.of("tenant", (_key(name),), [field.encode() for field in _NAMES])
+    call = Call.of("values", (_key(name),), [field.encode() for field in _NAMES])
     quota, ttl, mode = namespaces.unpacked((yield from answer(call)))
     return Settings(namespaces.number(quota), namespaces.number(ttl), namespaces.text(mode))
 

@@ -2,7 +2,8 @@
 -- Reads n{tag}, s{tag}, x{tag}, y{tag}.
 -- KEYS: n{tag}, s{tag}, x{tag}, y{tag}
 -- Returns msgpack, a map: the fields that are named below, as they are; stores, limited and
---         pins (how many), media (of the first 1,024: id, record, last heartbeat, pages); empty if the namespace is unknown.
+--         pins (how many), media (of the first 1,024: id, record, last heartbeat, pages); empty if
+--         the namespace is unknown.
 local names = KEYS[1]
 local wanted = {'encoding', 'epoch', 'media', 'hits', 'mode', 'ttl_ms', 'tenant_mode',
   'tenant_ttl_ms', 'seen'}

@@ -82,7 +82,7 @@ def test_a_lease_has_one_holder_and_each_new_one_a_higher_fence(
         driver.run(first.renew(60_000), soon())
     driver.run(first.release(), soon())
     with pytest.raises(LeaseLost):
-        driver.run(first.act("sweep_pins", (b"y" + TAG,), (b"0",)), soon())
+        driver.run(first.act("sweep_pins", (b"y" + TAG, b"n" + TAG), (b"0",)), soon())
     assert driver.run(leases.take(key, HOLDERS[0], 60_000), soon()) is None
 
 
@@ -245,6 +245,7 @@ def test_pins_and_orders_end(server: Server, cluster: Cluster) -> None:
         client.delete(leases.sweep_key(TAG))
         run_step(server, Sweeping)
         assert client.hkeys(b"y" + TAG) == [b"q" * 16]
+        assert client.hget(b"n" + TAG, "pins") == b"1"
         assert set(client.hkeys(b"o" + TAG)) == {store.member.process, b"h" * 16}
 
 
