@@ -5,7 +5,7 @@ Pure functions: what is read, and when, is the caller's.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,10 +143,8 @@ def space(view: TenantView, now_s: float) -> m.Space:
     used = sum(look.record.bytes for look in view.looks)
     growth = _growth(view.day, used, now_s)
     days = None
-    if view.quota_bytes is not None and view.quota_bytes <= used:
-        days = 0.0
-    elif view.quota_bytes is not None and growth is not None and growth > 0:
-        days = (view.quota_bytes - used) / growth
+    if view.quota_bytes is not None:
+        days = lasts_days(view.quota_bytes, used, view.day, now_s)
     return m.Space(
         view.name,
         len(view.looks),
@@ -192,10 +190,13 @@ class _Column:
         self._times = [sample.time_s for sample in self.view.samples]
 
     def at(self, time_s: float) -> Sample:
-        """The last one until then, else the first."""
+        """The nearest one: tenants are sampled one after another."""
         if not self._times:
             return self.now
-        return self.view.samples[max(0, bisect_right(self._times, time_s) - 1)]
+        after = min(bisect_left(self._times, time_s), len(self._times) - 1)
+        before = max(after - 1, 0)
+        nearer = time_s - self._times[before] < self._times[after] - time_s
+        return self.view.samples[before if nearer else after]
 
 
 def _merged(samples: Iterable[Sample]) -> Sample:
@@ -235,6 +236,14 @@ def _span(before: Sample, after: Sample, begin_s: float, end_s: float) -> m.Span
 def _covered_s(views: Sequence[TenantView], now_s: float) -> float | None:
     begins = [view.samples[0].time_s for view in views if view.samples]
     return max(0.0, now_s - min(begins)) if begins else None
+
+
+def lasts_days(quota_bytes: int, used: int, day: Sequence[Sample], now_s: float) -> float | None:
+    """Days until a quota is full; None if that is not known, or never. `day`: of the last day."""
+    growth = _growth(day, used, now_s)
+    if quota_bytes <= used:
+        return 0.0
+    return (quota_bytes - used) / growth if growth is not None and growth > 0 else None
 
 
 def _growth(day: Sequence[Sample], used: int, now_s: float) -> float | None:

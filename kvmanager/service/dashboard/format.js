@@ -11,7 +11,7 @@ function scaled(value, base, units) {
     value /= base;
     n += 1;
   }
-  return `${digits(value)}${units[n]}`;
+  return `${digits(value).replace("-", "−")}${units[n]}`;
 }
 
 export function count(value) {

@@ -10,6 +10,7 @@ const SOURCES = [
   ["l3", "L3, this cache"],
   ["recomputed", "Computed again"],
 ];
+const CAUSES = { capacity: "capacity of the medium", ttl: "expired: time to live", quota: "quota of the tenant", space: "free space of the medium", other: "other" };
 export const sum = (counts) => Object.values(counts).reduce((total, n) => total + n, 0);
 const ends = (curve) => curve.map((span) => span.to_s);
 const perSecond = (span, value) =>
@@ -134,19 +135,18 @@ function missesPanel(doc) {
 function latencyPanel(doc, width) {
   const { latency, curve } = doc;
   if (!latency.length) return { body: [nothing("No call was made in this window.")] };
-  const body = [
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Latency by operation, scrolls sideways" }, table("Latency by operation and medium",
+  const calls = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Latency by operation, scrolls sideways" },
+    table("Latency by operation and medium",
       [{ title: "Operation" }, { title: "Calls", number: true, wide: true }, { title: "p50", number: true },
         { title: "p99", number: true }, { title: "Past deadline", number: true }, { title: "Spread", wide: true }],
       latency.slice(0, 12).map((one) => [`${one.operation} · ${one.kind}`, count(one.calls), duration(one.p50_s), duration(one.p99_s),
         el("span", { class: one.late ? "bad-text" : undefined }, one.late ? `${count(one.late)} · ${share(one.late, one.calls)}` : "0"),
-        spark(filled(one.buckets))]))),
-  ];
-  if (curve.some((span) => span.get_p99_s !== null)) {
-    body.push(el("h3", {}, "p99 of reads"), ...over("p99 of reads over time", curve[0].from_s, ends(curve),
-      [{ name: "p99", color: "main", values: curve.map((span) => span.get_p99_s) }], { width, format: duration }));
-  }
-  return { body };
+        spark(filled(one.buckets))])));
+  if (!curve.some((span) => span.get_p99_s !== null)) return { body: [calls] };
+  const drawn = over("p99 of reads over time", curve[0].from_s, ends(curve),
+    [{ name: "p99", color: "main", values: curve.map((span) => span.get_p99_s) }],
+    { width: width > 900 ? width * 0.4 : width, format: duration });
+  return { body: [el("div", { class: "two" }, calls, el("div", {}, el("h3", {}, "p99 of reads"), drawn))] };
 }
 
 // quarter octaves without a call between those that have one
@@ -181,6 +181,28 @@ function bytesPanel(doc, width) {
   };
 }
 
+function wentPanel(doc) {
+  const { stored } = doc;
+  if (stored.asked === null) return { body: [nothing("Nothing was reported yet.")] };
+  const evicted = Object.entries(stored.evicted).map(([cause, n]) =>
+    ({ name: CAUSES[cause] || cause, value: n, text: count(n) }));
+  const refused = Object.entries(stored.refused).map(([reason, n]) =>
+    ({ name: words(reason), value: n, text: `${count(n)} · ${share(n, stored.asked)}` }));
+  return {
+    body: [
+      el("h3", {}, `Evicted and expired: ${count(sum(stored.evicted))} pages`),
+      evicted.length ? bars(evicted, "main") : nothing("None in this window."),
+      el("h3", {}, `Refused: ${count(sum(stored.refused))} of ${count(stored.asked)} pages to be stored`),
+      refused.length ? bars(refused, "recomputed") : nothing("None in this window."),
+    ],
+    table: table("Pages that went, and that were refused", [{ title: "What" }, { title: "Why" }, { title: "Pages", number: true }], [
+      ...Object.entries(stored.evicted).map(([cause, n]) => ["Evicted", CAUSES[cause] || cause, exact(n)]),
+      ...Object.entries(stored.refused).map(([reason, n]) => ["Refused", words(reason), exact(n)]),
+      ["Stored", "–", exact(stored.stored)],
+    ]),
+  };
+}
+
 function agesPanel(doc, width) {
   const { ages } = doc;
   if (!ages.pages) return { body: [nothing("Nothing was evicted in this window: the cache holds all that came.")] };
@@ -207,7 +229,8 @@ export const PANELS = [
   { id: "served", title: "Served by source", question: "Where did the tokens of prompts come from?", span: 8, render: servedPanel },
   { id: "worth", title: "Worth of loading", question: "Is reading faster than computing?", span: 4, render: worthPanel },
   { id: "misses", title: "Misses by reason", question: "Why was a page not read?", span: 4, render: missesPanel },
-  { id: "latency", title: "Latency", question: "How long do calls take, by operation and medium?", span: 8, render: latencyPanel },
-  { id: "bytes", title: "Bytes in and out", question: "How much is moved?", span: 8, render: bytesPanel },
+  { id: "went", title: "Evicted, expired, refused", question: "What went, what was not taken, and why?", span: 4, render: wentPanel },
   { id: "ages", title: "Age at eviction", question: "How long does the cache remember?", span: 4, render: agesPanel },
+  { id: "latency", title: "Latency", question: "How long do calls take, by operation and medium?", span: 12, render: latencyPanel },
+  { id: "bytes", title: "Bytes in and out", question: "How much is moved?", span: 6, render: bytesPanel },
 ];

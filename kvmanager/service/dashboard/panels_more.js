@@ -1,11 +1,9 @@
 // The panels about space, processes, prefixes and integrity.
 
-import { bars, over, shares } from "/dashboard/charts.js";
+import { over, shares } from "/dashboard/charts.js";
 import { el, nothing, table } from "/dashboard/dom.js";
 import { ago, bytes, count, duration, exact, share, words } from "/dashboard/format.js";
-import { sum } from "/dashboard/panels.js";
 
-const CAUSES = { capacity: "capacity of the medium", ttl: "expired: time to live", quota: "quota of the tenant", space: "free space of the medium", other: "other" };
 const MOST_ROWS = 8;
 const scroll = (label, inner) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}, scrolls sideways` }, inner);
 const mark = (kind, text) => el("span", { class: `mark ${kind}` }, text);
@@ -37,28 +35,6 @@ function full(one) {
   if (one.days_to_full === 0) return mark("bad", "full");
   if (one.days_to_full !== null) return one.days_to_full < 2 ? mark("bad", duration(one.days_to_full * 86400)) : duration(one.days_to_full * 86400);
   return one.grows_bytes_per_day === null ? null : "not growing";
-}
-
-function wentPanel(doc) {
-  const { stored } = doc;
-  if (stored.asked === null) return { body: [nothing("Nothing was reported yet.")] };
-  const evicted = Object.entries(stored.evicted).map(([cause, n]) =>
-    ({ name: CAUSES[cause] || cause, value: n, text: count(n) }));
-  const refused = Object.entries(stored.refused).map(([reason, n]) =>
-    ({ name: words(reason), value: n, text: `${count(n)} · ${share(n, stored.asked)}` }));
-  return {
-    body: [
-      el("h3", {}, `Evicted and expired: ${count(sum(stored.evicted))} pages`),
-      evicted.length ? bars(evicted, "main") : nothing("None in this window."),
-      el("h3", {}, `Refused: ${count(sum(stored.refused))} of ${count(stored.asked)} pages to be stored`),
-      refused.length ? bars(refused, "recomputed") : nothing("None in this window."),
-    ],
-    table: table("Pages that went, and that were refused", [{ title: "What" }, { title: "Why" }, { title: "Pages", number: true }], [
-      ...Object.entries(stored.evicted).map(([cause, n]) => ["Evicted", CAUSES[cause] || cause, exact(n)]),
-      ...Object.entries(stored.refused).map(([reason, n]) => ["Refused", words(reason), exact(n)]),
-      ["Stored", "–", exact(stored.stored)],
-    ]),
-  };
 }
 
 function prefetchPanel(doc) {
@@ -106,7 +82,7 @@ function processTable(doc, processes) {
   return table("Processes", columns, processes.map((one) => [
     el("span", { title: `process ${one.id}` }, `${one.host || "?"} · ${one.server || "?"} · rank ${one.rank}`),
     state(one), one.model, one.kind, one.mode && words(one.mode), one.pages === null ? null : count(one.pages),
-    one.bytes === null ? null : `${bytes(one.bytes)}${one.capacity_bytes ? ` · ${share(one.bytes, one.capacity_bytes)}` : ""}`,
+    one.bytes === null ? null : [bytes(one.bytes), one.capacity_bytes > 0 && el("span", { class: "wide-only" }, ` · ${share(one.bytes, one.capacity_bytes)}`)],
     ago(Math.max(0, doc.as_of_s - one.seen_s))]));
 }
 
@@ -159,10 +135,9 @@ function integrityPanel(doc) {
 }
 
 export const MORE = [
-  { id: "space", title: "Space by tenant", question: "Who uses how much, and when is it full?", span: 8, render: spacePanel },
-  { id: "went", title: "Evicted, expired, refused", question: "What went, what was not taken, and why?", span: 4, render: wentPanel },
+  { id: "space", title: "Space by tenant", question: "Who uses how much, and when is it full?", span: 6, render: spacePanel },
   { id: "processes", title: "Processes", question: "Who is there, and in what state?", span: 12, render: processesPanel },
-  { id: "hottest", title: "Prefixes and deduplication", question: "What is loaded most, what is stored once?", span: 6, render: hottestPanel },
-  { id: "prefetch", title: "Prefetch", question: "Was it worth asking ahead?", span: 6, render: prefetchPanel },
+  { id: "hottest", title: "Prefixes and deduplication", question: "What is loaded most, what is stored once?", span: 8, render: hottestPanel },
+  { id: "prefetch", title: "Prefetch", question: "Was it worth asking ahead?", span: 4, render: prefetchPanel },
   { id: "integrity", title: "Integrity", question: "Are the bytes right, and when was that checked?", span: 12, render: integrityPanel },
 ];
