@@ -62,8 +62,9 @@ if store ~= '' then
   redis.call('HSET', stores, store,
     cmsgpack.pack({process, medium, stored, seconds, host, server, rank}))
   if not returned then
-    tell(names, known[13], 'kind', 'joined', 'medium', medium, 'store', store, 'process', process,
-      'host', host, 'server', server, 'rank', rank)
+    local _, place = pcall(cmsgpack.unpack, ARGV[6])
+    tell(names, known[13], 'kind', 'joined', 'medium', medium, 'uuid', place[1], 'store', store,
+      'process', process, 'host', host, 'server', server, 'rank', rank)
   end
   limit = redis.call('HGET', KEYS[7], store)
   if sequence ~= '' then redis.call('HSET', sequences, store, sequence) end

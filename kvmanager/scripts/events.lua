@@ -15,7 +15,7 @@ local known = redis.call('HMGET', names, 'fingerprint', 'epoch', 'events_until')
 if not known[1] then return cmsgpack.pack({}) end
 local seconds = tonumber(redis.call('TIME')[1])
 local ends = tonumber(known[3] or '') or 0
-if not known[3] or redis.call('EXISTS', stream) == 0 then
+if not known[3] or redis.call('XLEN', stream) == 0 then
   redis.call('DEL', stream)
   redis.call('XADD', stream, '*', 'kind', 'begin')
   ends = 0

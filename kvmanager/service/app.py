@@ -44,6 +44,10 @@ class Service:
                 return
         await self.control(scope, receive, send)
 
+    def end(self) -> None:
+        """The service ends: so must requests that have no end of their own."""
+        self.control.state.feeds.close()
+
 
 def make_app(backing: Backing, access: Access, loops: LoopOptions | None = USUAL) -> Service:
     """A service over one Redis. It keeps no state that another one would lack. `loops`: None for

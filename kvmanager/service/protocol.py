@@ -9,6 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 ARRIVAL_S = 5.0
 """So long may a request take to arrive; then its connection is closed."""
+ABORT = "kvmanager.abort"
+"""In a request's scope: closes its connection at once, whatever is not sent yet."""
 
 
 class OnePiece:
@@ -59,6 +61,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._await_request()
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[ABORT] = self.transport.abort
 
     def on_message_complete(self) -> None:
         self._request_is_there()

@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,7 +132,19 @@ def _run(
         )  # uvicorn has its own, and raises it again at the end
     gc.collect()
     gc.freeze()  # what the libraries made is never looked through again
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, app.end).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Waits for requests under way; those that have no end of their own are ended first."""
+
+    def __init__(self, config: uvicorn.Config, end: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end = end
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end()
+        await super().shutdown(sockets)
 
 
 def _listen(address: Address) -> socket.socket:
