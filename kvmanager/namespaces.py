@@ -127,10 +127,12 @@ def describe(tag: bytes) -> Flow[NamespaceRecord | None]:
         Call.of("describe", tuple(family + tag for family in (b"n", b"s", b"x", b"y")), ())
     )
     raw = unpacked(reply)
+    if not raw:
+        return None  # Lua's empty table comes as a list
     if not isinstance(raw, dict):
         raise _malformed(reply)
     try:
-        return _namespace(tag, raw) if raw else None
+        return _namespace(tag, raw)
     except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
         return None
 
