@@ -191,10 +191,10 @@ class Pool(ChannelPool):
     def parse(self, raw: bytes) -> resp.Reply:
         try:
             return resp.parse(raw)
-        except resp.Moved as moved:
+        except resp.Moved:
             if not self.endpoint.found:
                 raise
-            raise RegistryUnavailable(f"{self.shown}: the slot is elsewhere ({moved})") from None
+            raise RegistryUnavailable(f"{self.shown}: the slot is on another node now") from None
 
     def connect(self, deadline: Deadline) -> Channel:
         found = self._find(self._key, deadline)

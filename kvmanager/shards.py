@@ -30,7 +30,7 @@ _FORMS = (
     "redis-cluster://[user:password@]host:port,host:port"
 )
 _URL = re.compile(
-    r"(?P<scheme>rediss?)-(?P<kind>sentinel|cluster)://(?P<user>[^/?#]*@)?(?P<hosts>[^/?#@]+)"
+    r"(?P<scheme>rediss?)-(?P<kind>sentinel|cluster)://(?P<user>[^/?#@]*@)?(?P<hosts>[^/?#@]+)"
     r"(?P<path>/[^?#]*)?(\?(?P<query>[^#]*))?"
 )
 _PORTS = {"sentinel": 26_379, "cluster": 6379}

@@ -15,6 +15,7 @@ from kvmanager.service.node import MAX_TIMEOUT_MS, PATIENCE_MS, Node
 from kvmanager.service.routes import Answer, Plan
 from kvmanager.shards import Shards, finder
 
+_KEYLESS = (b"SCRIPT", b"INFO", b"CLUSTER")
 RETRY_S = 0.5
 """Masters that are down are looked for this often."""
 
@@ -58,17 +59,20 @@ class Backing:
 
     async def run(self, flow: Flow[T], tag: bytes, timeout_ms: float) -> T:
         """Carry a flow out where the keys of `tag` lie (a hash tag, braces included). b"": keys
-        without one, such as `g` and `a`: each request of the flow is a plain command, no script,
-        and goes to the shard of its first key. Raises RegistryError, Refusal."""
+        without one, such as `g` and `a`: each request of the flow goes to the shard of its first
+        key, or where it has none to that of the request before. Raises RegistryError, Refusal."""
         deadline = Deadline.after_ms(min(max(timeout_ms, PATIENCE_MS), MAX_TIMEOUT_MS))
         if tag or not self._finder.apart:
             return await self._node(tag).run(flow, deadline)
+        node = self._node(tag)
         try:
             request = next(flow)
             while True:
                 try:
                     command = request if isinstance(request, bytes) else request.packed()
-                    reply = await self._node(_first_key(command)).ask(command, deadline)
+                    key = _first_key(command)
+                    node = node if key is None else self._node(key)
+                    reply = await node.ask(command, deadline)
                 except RegistryError as error:
                     request = flow.throw(error)
                 else:
@@ -137,9 +141,13 @@ class Backing:
         return RegistryUnavailable(f"no Redis found yet: {self._complaint or self.shown}")
 
 
-def _first_key(command: bytes) -> bytes:
-    """Of a plain command: *n, $bytes, name, $bytes, key."""
-    return command.split(b"\r\n", 5)[4]
+def _first_key(command: bytes) -> bytes | None:
+    """Of a command that has one in its usual place."""
+    lines = command.split(b"\r\n", 9)  # *n, then $bytes and an argument by turns
+    name, count = lines[2].upper(), int(lines[0][1:])
+    if name in (b"EVALSHA", b"EVAL"):
+        return lines[8] if lines[6] != b"0" else None
+    return lines[4] if count > 1 and name not in _KEYLESS else None
 
 
 def _once(command: bytes) -> Flow[object]:

@@ -6,6 +6,7 @@ to Redis itself.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,6 +26,8 @@ NOBODY = bytes(16)
 """Stands for the process, store or medium that a call does not name."""
 NODES = frozenset({Role.NODE, Role.ADMIN})
 READERS = frozenset({Role.NODE, Role.ROUTER, Role.ADMIN})
+ENLISTED_AGAIN = 1 / 32
+"""Of all heartbeats."""
 _BEAT_FIELDS = (
     "epoch",
     "sequence",
@@ -125,7 +128,9 @@ def _beat(namespace: Namespace, asked: d.BeatAsked) -> Plan:
         return {**{name: getattr(beat, name) for name in _BEAT_FIELDS}, "bad": bad}
 
     def enlist(answer: Answer) -> bytes | None:
-        return None if answer["returned"] else wire.enlist()
+        # now and then again: another shard of a Cluster has the list, and may lose it alone
+        due = not answer["returned"] or random.random() < ENLISTED_AGAIN  # noqa: S311  # no secret
+        return wire.enlist() if due else None
 
     call = wire.beat(asked.obeyed, asked.ttl_ms, asked.hits, asked.begin, asked.mode)
     return Plan(call, read, enlist)

@@ -145,8 +145,16 @@ class SentinelDeployment(Deployment):
 class ClusterDeployment(Deployment):
     """Masters that share the slots, each with as many replicas, on the loopback interface."""
 
-    def __init__(self, binary: str, directory: Path, masters: int = 3, replicas: int = 1) -> None:
+    def __init__(
+        self,
+        binary: str,
+        directory: Path,
+        *settings: str,
+        masters: int = 3,
+        replicas: int = 1,
+    ) -> None:
         super().__init__(binary, directory)
+        self._settings = settings
         self._masters = masters
         self._replicas = replicas
         self.ids: list[str] = []
@@ -165,6 +173,7 @@ class ClusterDeployment(Deployment):
                 *REPLICATION,
                 *("--cluster-enabled", "yes", "--cluster-port", str(buses[-1])),
                 *("--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"),
+                *self._settings,
             )
         for n, server in enumerate(self.servers):
             written = server.directory / "nodes.conf"
