@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from hicache_backends.errors import HiCacheError
+from kvmanager.cli.caller import NotThere
+from kvmanager.cli.events import events
+from kvmanager.cli.locate import locate
 from kvmanager.cli.serve import serve
 from kvmanager.cli.token import token
 
@@ -25,7 +29,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
-    for command in (serve, token):
+    for command in (locate, events, serve, token):
         app.command()(command)
     for entry in sorted(entry_points(group=PLUGGED_IN), key=lambda entry: entry.name):
         app.command(entry.name)(entry.load())
@@ -35,14 +39,27 @@ def build() -> typer.Typer:
 def run(arguments: list[str] | None = None) -> int:
     """Run one command. 0: done; 1: there is no such thing, or it is not as it should be; 2: it
     could not be done, and one line says what to mend."""
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         build()(args=arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
+    except NotThere as missing:
+        return _failed(str(missing), 1, as_json=as_json)
     except HiCacheError as error:
-        typer.echo(f"kvmanager: {error}", err=True)
-        return 2
+        return _failed(str(error), 2, as_json=as_json)
+    except OSError as error:  # such as a reader of standard output that is gone
+        return _failed(error.strerror or str(error), 2, as_json=False)
     return 0
+
+
+def _failed(why: str, status: int, *, as_json: bool) -> int:
+    from kvmanager.cli.output import print_json
+
+    if as_json:
+        print_json({"error": why})
+    typer.echo(f"kvmanager: {why}", err=True)
+    return status
 
 
 def _version(wanted: bool) -> None:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hicache_backends.errors import ConfigError, MissingExtra
+from hicache_backends.errors import ConfigError
+from kvmanager.cli.needs import need_service, read_secret
 
 
 class LogFormat(str, Enum):
@@ -114,17 +115,6 @@ def serve(
     )
 
 
-def need_service(feature: str) -> None:
-    """Raises MissingExtra where the service's libraries are not installed."""
-    try:
-        import fastapi
-        import uvicorn
-
-        _ = fastapi, uvicorn
-    except ImportError:
-        raise MissingExtra(feature, "kvmanager") from None
-
-
 def with_password(url: str, file: Path | None) -> str:
     """The URL with the password that a file holds. Raises ConfigError."""
     from urllib.parse import quote, urlsplit, urlunsplit
@@ -136,11 +126,3 @@ def with_password(url: str, file: Path | None) -> str:
     if ":" in user or not parts.netloc:
         raise ConfigError("--redis-password-file: --redis is a URL that holds no password itself")
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(read_secret(file), safe='')}@{host}"))
-
-
-def read_secret(file: Path) -> str:
-    """The one line of a file. Raises ConfigError."""
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None

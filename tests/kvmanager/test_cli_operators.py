@@ -1,0 +1,271 @@
+"""What operators ask of the registry, by a service's HTTP and by Redis itself: the same answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache_backends.identity import page_digests
+from kvmanager import keys
+from kvmanager.cli.app import run
+from kvmanager.cli.caller import Caller
+from kvmanager.cli.events import parsed
+from kvmanager.cli.over_http import OverHttp
+from kvmanager.namespaces import id_of
+from tests.kvmanager.http_fixtures import server_binary, service
+from tests.kvmanager.http_service import Service
+from tests.kvmanager.members import NAMESPACE, Cluster
+from tests.kvmanager.members import Store as Process
+from tests.kvmanager.servers import Server, free_port
+
+__all__ = ["server_binary", "service"]
+
+HASHES = [f"hash {n}" for n in range(8)]
+DIGESTS = page_digests(NAMESPACE.fingerprint, HASHES)
+ID = id_of(keys.tag(NAMESPACE.fingerprint))
+
+
+@dataclass
+class Said:
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+Ask = Callable[..., Said]
+
+
+@pytest.fixture(params=["http", "redis"])
+def ask(
+    request: pytest.FixtureRequest,
+    server: Server,
+    service: Service,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Ask:
+    """Runs a command against the one or the other, and gives status, output and errors."""
+    monkeypatch.setenv("KVMANAGER_ENDPOINT", service.url if request.param == "http" else server.url)
+
+    def ask(*words: str) -> Said:
+        capfd.readouterr()
+        status = run([*words])
+        return Said(status, *capfd.readouterr())
+
+    return ask
+
+
+@pytest.fixture
+def process(server: Server) -> Iterator[Process]:
+    """A process with six pages of the prompt."""
+    with Cluster(server.url) as cluster:
+        made = cluster.store()
+        made.write(made.chain(DIGESTS[:6]))
+        yield made
+
+
+def beginning_with(first: str, second: str) -> str:
+    """An endpoint of two addresses: which of them a process asks first is by its number."""
+    return f"{first},{second}" if os.getpid() % 2 == 0 else f"{second},{first}"
+
+
+def one_line(said: Said, status: int, words: str) -> None:
+    assert said.status == status, said
+    assert re.fullmatch(rf"kvmanager: [^\n]*{words}[^\n]*\n", said.err), said.err
+
+
+def test_locate_tells_how_much_of_a_prompt_a_server_has(ask: Ask, process: Process) -> None:
+    for where in (("--model", NAMESPACE.model), ("--namespace", ID)):
+        said = ask("locate", *HASHES, *where, "--json")
+        assert said.status == 0, said.err
+        (server,) = said.document["servers"]
+        assert (server["server"], server["pages"]) == (process.member.server, 6)
+    table = ask("locate", *HASHES, "--namespace", ID)
+    assert re.search(r"server .* 6 ", table.out)
+
+
+def test_locate_reads_hashes_of_a_file_and_finds_nothing_with_status_1(
+    ask: Ask, process: Process, tmp_path: Path
+) -> None:
+    prompt = tmp_path / "prompt"
+    prompt.write_text("\n".join(["somebody", "elses"]))
+    said = ask("locate", "--file", str(prompt), "--namespace", ID, "--json")
+    assert (said.status, said.document["servers"]) == (1, [])
+    one_line(ask("locate", "--namespace", ID), 2, "page hashes")
+    one_line(ask("locate", "x", "--file", "/no/such", "--namespace", ID), 2, "--file /no/such")
+    one_line(ask("locate", "x"), 2, "namespaces or a model")
+
+
+def test_events_begin_with_what_there_is(ask: Ask, process: Process) -> None:
+    said = ask("events", ID, "--json")
+    assert said.status == 0, said.err
+    told = [json.loads(line) for line in said.out.splitlines()]
+    kinds = [event["event"] for event in told]
+    assert (kinds[0], kinds[-1]) == ("snapshot", "live")
+    pages = [
+        d for e in told if e["event"] == "pages" for some in e["stores"].values() for d in some
+    ]
+    assert sorted(pages) == sorted(digest.hex() for digest in DIGESTS[:6])
+    assert told[-1]["sequence"]
+    lines = ask("events", ID).out.splitlines()
+    assert re.fullmatch(r"- snapshot epoch 0, 1 media, 1 stores", lines[0])
+    assert re.fullmatch(r"- pages medium [\w-]{8}, \d digests", lines[1])
+    assert re.fullmatch(r"\d+-\d+ live epoch 0", lines[-1])
+
+
+def test_events_go_on_from_a_sequence(ask: Ask, process: Process) -> None:
+    live = [json.loads(line) for line in ask("events", ID, "--json").out.splitlines()][-1]
+    process.write(process.chain(DIGESTS[6:], parent=DIGESTS[5]))
+    said = ask("events", ID, "--json", "--from", live["sequence"])
+    added = [e for e in map(json.loads, said.out.splitlines()) if e["event"] == "added"]
+    assert [d for event in added for d in event["digests"]] == [d.hex() for d in DIGESTS[6:]]
+
+
+def test_what_there_is_not_is_one_line_and_status_1(ask: Ask, process: Process) -> None:
+    one_line(ask("events", "00" * 9), 1, "no such namespace")
+
+
+def test_events_are_followed_through_the_end_of_a_service(
+    server: Server, service: Service, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream of a service that ends is taken up at another one, where it stopped."""
+    first = Service(server.url).start()
+    seen: list[dict[str, Any]] = []
+    lines = threading.Condition()
+
+    def echo(text: str, err: bool = False) -> None:
+        with lines:
+            seen.extend([] if err else [json.loads(text)])
+            lines.notify_all()
+
+    def until(kind: str) -> None:
+        with lines:
+            assert lines.wait_for(lambda: kind in [event["event"] for event in seen], 20), seen
+
+    monkeypatch.setattr("kvmanager.cli.events.typer.echo", echo)
+    monkeypatch.setattr("kvmanager.cli.events.AGAIN_S", 0.05)
+    endpoint = beginning_with(first.url, service.url)
+    words = ["events", ID, "--follow", "--json", "--endpoint", endpoint]
+    threading.Thread(target=run, args=(words,), daemon=True).start()
+    until("live")
+    first.kill()
+    process.write(process.chain(DIGESTS[6:], parent=DIGESTS[5]))
+    until("added")
+    kinds = [event["event"] for event in seen]
+    assert kinds.count("snapshot") == 1  # it went on, and did not begin anew
+
+
+def test_events_are_read_as_the_standard_says() -> None:
+    stream = [
+        ": hello",
+        "",
+        "id: 1-0",
+        "event: added",
+        'data: {"a":1}',
+        "",
+        "event:x",
+        "",
+        "data:{}",
+    ]
+    (event,) = parsed(iter(stream))
+    assert (event.kind, event.sequence, event.data) == ("added", "1-0", {"a": 1})
+
+
+def test_a_service_that_is_not_there_is_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for endpoint in (f"http://127.0.0.1:{free_port()}", f"redis://127.0.0.1:{free_port()}"):
+        status = run(["locate", "x", "--model", "m", "--endpoint", endpoint])
+        one_line(Said(status, *capfd.readouterr()), 2, "127.0.0.1")
+    status = run(["locate", "x", "--model", "m", "--endpoint", "ftp://h", "--json"])
+    said = Said(status, *capfd.readouterr())
+    one_line(said, 2, "redis://")
+    assert "redis://" in said.document["error"]
+
+
+def test_tokens_come_from_a_file_and_are_never_shown(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    token, lines = tmp_path / "router", tmp_path / "tokens"
+    assert (
+        run(["token", "--role=router", "--tenant=*", f"--save={token}", f"--tokens={lines}"]) == 0
+    )
+    service = Service(server.url, "--tokens", str(lines)).start()
+    try:
+        words = ["locate", "x", "--model", "m", "--endpoint", service.url]
+        assert run([*words, "--token-file", str(token)]) == 1  # allowed, and nothing found
+        wrong = tmp_path / "wrong"
+        wrong.write_text("hunter2hunter2hunter2")
+        capfd.readouterr()
+        status = run([*words, "--token-file", str(wrong)])
+        said = Said(status, *capfd.readouterr())
+        one_line(said, 2, "401")
+        assert "hunter2" not in said.out + said.err
+    finally:
+        service.stop()
+
+
+class Counting(BaseHTTPRequestHandler):
+    """A manager that cannot help, and counts who asks."""
+
+    asked: list[str]
+
+    def _refuse(self) -> None:
+        self.asked.append(self.command)
+        body = b'{"error":"unavailable","detail":"Redis does not answer"}'
+        self.send_response(503)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_DELETE = _refuse  # noqa: N815 - its base's names
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its base's name
+        pass
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
+def test_another_manager_is_asked_where_that_does_no_harm(service: Service, method: str) -> None:
+    handler = type("Handler", (Counting,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as broken:
+        threading.Thread(target=broken.serve_forever, args=(0.05,), daemon=True).start()
+        urls = beginning_with(f"http://127.0.0.1:{broken.server_port}", service.url)
+        status, _ = OverHttp(urls, None, 10).request(method, "/healthz", None)
+        broken.shutdown()
+    assert handler.asked == [method]  # type: ignore[attr-defined]  # of the class made above
+    assert status == (503 if method == "POST" else 200 if method == "GET" else 405)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    urls = beginning_with(nobody, service.url)
+    found = OverHttp(urls, None, 10).request(method, "/healthz", None)
+    assert found[0] in (200, 405)  # not sent yet, so it may go elsewhere
+
+
+def test_a_route_that_a_service_does_not_have_is_said(service: Service) -> None:
+    from hicache_backends.errors import RegistryRefused
+
+    with pytest.raises(RegistryRefused, match="status 404"):
+        Caller(OverHttp(service.url, None, 10)).get("/v1/of/another/version")
+
+
+def test_in_this_process_the_extra_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], server: Server
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    status = run(["locate", "x", "--model", "m", "--endpoint", server.url])
+    one_line(Said(status, *capfd.readouterr()), 2, r"hicache-storage\[kvmanager\]")
