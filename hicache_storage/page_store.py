@@ -326,18 +326,23 @@ class PageStore:
     def _check_reported(self) -> None:
         """Pages that others found wrong: reading them here removes those that are, and the rest
         are made known again. A few at each heartbeat."""
+        if not self._reported:
+            return
+        self.storage.recheck(list(self._reported))
+        held = self.storage.contains(list(self._reported))
+        for digest in [d for d, here in zip(self._reported, held, strict=True) if not here]:
+            del self._reported[digest]
         deadline = self._deadline(None)
         pages = Pages.from_buffers([bytearray(self.namespace.page_bytes)], writable=True)
         good = []
         for digest in list(self._reported)[:_REPORTS_A_BEAT]:
             entry, digests = self._reported[digest], [digest]
-            if self.storage.contains(digests)[0]:
-                outcome = self.storage.get(digests, pages, deadline)[0]
-                if outcome.reason is Reason.TIMEOUT:
-                    break
-                if outcome.ok:
-                    kept = self.storage.put(digests, pages, [entry.parent], deadline)[0]
-                    good.append(PageEntry(digest, entry.parent, kept.location))
+            outcome = self.storage.get(digests, pages, deadline)[0]
+            if outcome.reason is Reason.TIMEOUT:
+                break
+            if outcome.ok:
+                kept = self.storage.put(digests, pages, [entry.parent], deadline)[0]
+                good.append(PageEntry(digest, entry.parent, kept.location))
             del self._reported[digest]
         if good and self.registry is not None:
             self.registry.publish(good, b"", deadline)

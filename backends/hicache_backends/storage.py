@@ -129,6 +129,11 @@ class PageStorage(ABC):
         """Look no longer into stores that other processes left behind: their pages were cleared."""
         return
 
+    def recheck(self, digests: Sequence[bytes]) -> None:
+        """Others found these pages wrong, or not there: forget those whose place is gone, though
+        this process could still read them. What is wrong otherwise shows when it is read."""
+        return
+
     def set_keeper(self, keeper: Keeper | None) -> None:
         """Who is asked before eviction. Backends without an own eviction ignore it."""
         return
