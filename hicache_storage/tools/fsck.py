@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hicache_backends.identity import Namespace
 from hicache_backends.segment.reclaim import store_directories
 from hicache_storage.tools.clearing import delete_store
 from hicache_storage.tools.fsck_find import (
@@ -22,7 +24,10 @@ from hicache_storage.tools.fsck_find import (
     HALVES,
     KINDS,
     MEDIUM,
+    NAMESPACES,
+    Found,
     Trouble,
+    by_kind,
     damaged_records,
     find_in_root,
     find_in_store,
@@ -30,8 +35,13 @@ from hicache_storage.tools.fsck_find import (
 from hicache_storage.tools.media import StoreReport, read_store
 from hicache_storage.tools.roots import Root, explained
 
-_EXAMPLES = 5
 _IN_STORES = (DAMAGED, HALVES, DRAFTS)
+Known = Callable[[str], Namespace | None]
+"""The namespace of a fingerprint's digits, as somebody else knows it."""
+
+
+def _nobody_knows(fingerprint: str) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -42,14 +52,6 @@ class Orders:
     repair: bool = False
     delete_left: bool = False
     idle_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Found:
-    """A trouble, and whether it is mended by now."""
-
-    trouble: Trouble
-    mended: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,20 +95,7 @@ class RootCheck:
 
     def by_kind(self) -> list[dict[str, Any]]:
         """Each kind of trouble there is: how often, how often mended, a few of its paths."""
-        rows = []
-        for kind, words in KINDS.items():
-            of_kind = [found for found in self.found if found.trouble.kind == kind]
-            if of_kind:
-                rows.append(
-                    {
-                        "kind": kind,
-                        "what": words,
-                        "count": sum(found.trouble.count for found in of_kind),
-                        "mended": sum(found.trouble.count for found in of_kind if found.mended),
-                        "examples": [self._shown(each.trouble) for each in of_kind[:_EXAMPLES]],
-                    }
-                )
-        return rows
+        return by_kind(self.found, KINDS, self._shown)
 
     def _shown(self, trouble: Trouble) -> str:
         """Its path below the root, and what is known of it."""
@@ -121,10 +110,14 @@ def stores_in(root: Root) -> list[str]:
 
 
 def check_root(
-    root: Root, stores: list[str], orders: Orders, step: Callable[[int], None]
+    root: Root,
+    stores: list[str],
+    orders: Orders,
+    step: Callable[[int], None],
+    known: Known = _nobody_knows,
 ) -> RootCheck:
-    """Look through the stores, then through what lies beside them; `step` is told of each store.
-    Raises StorageUnavailable."""
+    """Look through the stores, then through what lies beside them; `step` is told of each store;
+    `known` is asked for a namespace whose readable form is lost. Raises StorageUnavailable."""
     check = RootCheck(root.path, root.kind)
     with explained(root.path, "checked"):
         with root.held() as facts:
@@ -137,7 +130,7 @@ def check_root(
             step(1)
         with root.held():
             for trouble in root.run(lambda: list(find_in_root(root))):
-                mended = orders.repair and _mend_beside(root, trouble)
+                mended = orders.repair and _mend_beside(root, trouble, known)
                 check.found.append(Found(trouble, mended))
     return check
 
@@ -187,11 +180,23 @@ def _mend(root: Root, store: str, trouble: Trouble) -> None:
         root.unlink(trouble.path)
 
 
-def _mend_beside(root: Root, trouble: Trouble) -> bool:
+def _mend_beside(root: Root, trouble: Trouble, known: Known) -> bool:
     if trouble.kind == DRAFTS:
         root.unlink(trouble.path)
         return True
+    if trouble.kind == NAMESPACES:
+        namespace = known(Path(trouble.path).name)
+        if namespace is not None:
+            root.run(lambda: _write_namespace(Path(trouble.path), namespace))
+        return namespace is not None
     return trouble.kind == EMPTY and root.run(lambda: _remove_namespace(Path(trouble.path)))
+
+
+def _write_namespace(directory: Path, namespace: Namespace) -> None:
+    """Its readable form anew, whole at once."""
+    draft = directory / f".namespace-{uuid.uuid4().hex}"
+    draft.write_bytes(namespace.encode())
+    draft.replace(directory / "namespace.msgpack")
 
 
 def _remove_namespace(directory: Path) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hicache_backends.segment.reclaim import NAMESPACE_NAME, STORE_NAME
 from hicache_backends.segment.segment import data_path, index_path, segment_files
@@ -38,6 +39,7 @@ KINDS = {
 _DRAFT = re.compile(r"\.(?:new|medium|namespace|probe|self-test)-.+")
 _OF_A_ROOT = frozenset((".medium", EMBEDDED_DIR, "3fs-virt", "lost+found"))
 _OF_A_STORE = re.compile(r"owner|seg-[0-9]{6,10}\.(?:data|index)|adopter-[0-9]{6}")
+_EXAMPLES = 5
 _DRAFT_S = 300.0
 """A younger draft, or empty namespace, may be in the making."""
 
@@ -50,6 +52,34 @@ class Trouble:
     path: str
     count: int = 1
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A trouble, and whether it is mended by now."""
+
+    trouble: Trouble
+    mended: bool = False
+
+
+def by_kind(
+    found: Sequence[Found], kinds: Mapping[str, str], shown: Callable[[Trouble], str]
+) -> list[dict[str, Any]]:
+    """Each kind of trouble there is: how often, how often mended, a few examples."""
+    rows = []
+    for kind, words in kinds.items():
+        of_kind = [each for each in found if each.trouble.kind == kind]
+        if of_kind:
+            rows.append(
+                {
+                    "kind": kind,
+                    "what": words,
+                    "count": sum(each.trouble.count for each in of_kind),
+                    "mended": sum(each.trouble.count for each in of_kind if each.mended),
+                    "examples": [shown(each.trouble) for each in of_kind[:_EXAMPLES]],
+                }
+            )
+    return rows
 
 
 def find_in_store(root: Root, store: StoreReport) -> Iterator[Trouble]:

@@ -1,0 +1,224 @@
+"""One namespace of a registry: its records and its pages, each looked at twice, then mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import msgpack
+
+from hicache_backends.errors import StaleEpoch
+from hicache_storage.tools import fsck_kinds as kinds
+from hicache_storage.tools.fsck_find import Found, Trouble
+from hicache_storage.tools.fsck_pages import Owners, PageCheck, PageFindings, Say
+from hicache_storage.tools.lying import NO_LOCATION, NO_STORE, Lying
+from hicache_storage.tools.registry_access import RegistryAccess
+from hicache_storage.tools.registry_records import Fault, Records, faults, read_records
+from kvmanager import audit, keys
+from kvmanager.audit import Place
+from kvmanager.namespaces import id_of
+
+_TRIES = 3
+_KIND_OF = {NO_STORE: kinds.NO_STORE, NO_LOCATION: kinds.NO_LOCATION}
+"""By why an entry does not fit; any other reason is that it is stale."""
+
+
+class NamespaceCheck:
+    """`here`: what lies of the namespace on media that can be seen. Raises RegistryError and
+    StorageUnavailable."""
+
+    def __init__(self, access: RegistryAccess, tag: bytes, here: Sequence[Lying], say: Say) -> None:
+        self.tag = tag
+        self.found: list[Found] = []
+        self.announced = 0
+        self.records: Records | None = None
+        self.pages: list[PageCheck] = []
+        self._access = access
+        self._here = here
+        self._say = say
+        self._faults: dict[Fault, None] = {}
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the last look found something that may have been under way."""
+        return bool(self._faults) or any(map(_is_doubtful, self.pages))
+
+    @property
+    def has_told(self) -> bool:
+        """Whether owners were told of entries that do not fit."""
+        return any(c.owners.of(at) for c in self.pages for _, at in c.found.stale)
+
+    @property
+    def unseen(self) -> list[str]:
+        """Media that the registry knows and that there is nothing here to compare with."""
+        here = {keys.medium_id(each.medium) for each in self._here}
+        known = self.records.known_media if self.records else {}
+        return [f"{id_of(self.tag)} on {uuid.hex()}" for m, uuid in known.items() if m not in here]
+
+    def look_at_records(self) -> None:
+        """Find what is wrong with them."""
+        self._say(f"namespace {id_of(self.tag)}")
+        self._faults = dict.fromkeys(self._read_faults())
+
+    def confirm_records(self) -> None:
+        """Keep what is still so."""
+        if self._faults:
+            still = set(self._read_faults())
+            self._faults = {fault: None for fault in self._faults if fault in still}
+
+    def settle_records(self, *, repair: bool) -> None:
+        """Mend and note what was found."""
+        for fault in self._faults:
+            mended = repair and bool(fault.mend)
+            for command in fault.mend if mended else ():
+                self._access.ask(partial(audit.ask, *command), fault.shard)
+            self.found.append(Found(Trouble(fault.kind, fault.path, 1, fault.detail), mended))
+        if self._faults and repair:
+            self.records = self._read()
+        self._faults = {}
+
+    def look_at_pages(self) -> None:
+        """Compare both ways, on each medium that is there to compare with."""
+        for _ in range(_TRIES):
+            try:
+                self.pages = list(self._page_checks())
+                for check in self.pages:
+                    check.look()
+                return
+            except StaleEpoch:  # cleared meanwhile
+                self.records = self._read()
+        self.pages = []
+
+    def confirm_pages(self) -> None:
+        """Keep what is still so."""
+        for check in self.pages:
+            try:
+                check.confirm()
+            except StaleEpoch:  # all of it is void
+                check.found = PageFindings(full=True)
+
+    def settle_pages(self, *, repair: bool, media: bool) -> None:
+        """Mend and note what was found. `media`: delete stores of before a clear, too."""
+        for check in self.pages:
+            path = f"{id_of(self.tag)} on {check.lying.name}"
+            self._settle_entries(check, path, repair=repair)
+            self._settle_missing(check, path, repair=repair)
+            self._settle_cleared(check, repair=media)
+
+    def verify(self) -> None:
+        """Entries that owners were told of and have made known again are not mended."""
+        for check in self.pages:
+            insisted = check.insisted()
+            if insisted:
+                path = f"{id_of(self.tag)} on {check.lying.name}: {insisted[0][0].hex()}"
+                why = "its process has made it known again"
+                self.found.append(Found(Trouble(kinds.STALE, path, len(insisted), why)))
+
+    def count(self, *, repair: bool) -> None:
+        """Compare the numbers of pages with the entries, where they seem to differ and nothing
+        changes them."""
+        for check in self.pages:
+            if not (check.found.miscounted or (repair and check.has_mended)):
+                continue
+            try:
+                wrong = self._miscount(check)
+            except StaleEpoch:
+                continue
+            if wrong:
+                name, field = b"n" + self.tag, b"k:" + check.place.family
+                if repair:
+                    change = partial(audit.ask, b"HINCRBY", name, field, b"%d" % wrong)
+                    self._access.ask(change, self.tag)
+                path = f"{id_of(self.tag)} on {check.lying.name}"
+                trouble = Trouble(kinds.COUNTS, path, 1, f"off by {-wrong:+,}")
+                self.found.append(Found(trouble, repair))
+
+    def keep_result(self) -> None:
+        """Have the registry keep what was found, for whoever looks at it later."""
+        if self.records is None or self.records.names.kind == "none":
+            return
+        counts: Counter[str] = Counter()
+        for each in self.found:
+            counts[each.trouble.kind] += each.trouble.count
+        result = {
+            "time_s": self.records.names.now_s,
+            "clean": all(each.mended for each in self.found),
+            "found": dict(counts),
+            "repaired": sum(each.trouble.count for each in self.found if each.mended),
+        }
+        packed: bytes = msgpack.packb(result)
+        self._access.ask(partial(audit.ask, b"SET", b"f" + self.tag, packed), self.tag)
+
+    def _read(self) -> Records:
+        listed = partial(audit.ask, b"SISMEMBER", keys.TAGS, self.tag)
+        return read_records(self._access, self.tag, listed=self._access.ask(listed, b"") == 1)
+
+    def _read_faults(self) -> Iterator[Fault]:
+        self.records = self._read()
+        namespace = self._here[0].namespace if self._here else None
+        return faults(self.records, self._here, namespace)
+
+    def _page_checks(self) -> Iterator[PageCheck]:
+        records = self.records or self._read()
+        if records.names.kind != "none" and records.epoch is None:
+            return  # nothing can be found there
+        owners = Owners(records.live_stores, records.void_stores)
+        for lying in self._here:
+            place = Place(self.tag, records.epoch or 0, keys.medium_id(lying.medium))
+            yield PageCheck(self._access, place, lying, owners, self._say)
+
+    def _settle_entries(self, check: PageCheck, path: str, *, repair: bool) -> None:
+        found = check.found
+        for kind, count, page, why in _stale(found):
+            self.found.append(Found(Trouble(kind, f"{path}: {page}", count, why), repair))
+        foreign = [each for bucket in found.foreign.values() for each in bucket]
+        if foreign:
+            detail = f"bucket {next(iter(found.foreign))}"
+            self.found.append(Found(Trouble(kinds.GARBAGE, path, len(foreign), detail), repair))
+        if repair:
+            check.drop_stale()
+            check.purge()
+
+    def _settle_missing(self, check: PageCheck, path: str, *, repair: bool) -> None:
+        found = check.found
+        missing = sum(found.missing.values())
+        unknown = self.records is None or self.records.names.kind == "none"
+        if missing and unknown:
+            self.found.append(Found(Trouble(kinds.UNREGISTERED, path), repair))
+        if missing:
+            sent = check.publish_missing() if repair else 0
+            self.announced += sent
+            self.found.append(Found(Trouble(kinds.MISSING, path, missing), repair))
+        came = check.call_owners() if repair else 0
+        if came:
+            self.found.append(Found(Trouble(kinds.UNANNOUNCED, path, came), mended=True))
+
+    def _settle_cleared(self, check: PageCheck, *, repair: bool) -> None:
+        for store, user in check.lying.stores().items() if check.owners.void else ():
+            if store in check.owners.void and not user and store not in check.owners.alive:
+                why_kept = check.lying.delete(store) if repair else ""
+                trouble = Trouble(kinds.CLEARED, check.lying.path(store), 1, why_kept)
+                self.found.append(Found(trouble, repair and not why_kept))
+
+    def _note(self, rows: Iterator[tuple[str, int, str, str]], path: str, repair: bool) -> None:
+        for kind, count, page, why in rows:
+            self.found.append(Found(Trouble(kind, f"{path}: {page}", count, why), repair))
+
+    def _miscount(self, check: PageCheck) -> int:
+        """What is to be added to the number of pages; 0 while it changes."""
+        before = check.kept_count()
+        counted = check.counted()
+        return 0 if counted is None or before != check.kept_count() else counted - before
+
+
+def _stale(found: PageFindings) -> Iterator[tuple[str, int, str, str]]:
+    """Kind, number, a page of it and why, for each reason that there is."""
+    examples = {why: digest.hex() for (digest, _), why in found.stale.items()}
+    for why, count in Counter(found.stale.values()).items():
+        yield _KIND_OF.get(why, kinds.STALE), count, examples[why], why
+
+
+def _is_doubtful(check: PageCheck) -> bool:
+    found = check.found
+    return bool(found.stale or found.foreign or found.missing or found.unannounced)
