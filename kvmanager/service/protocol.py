@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -61,11 +63,17 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._await_request()
         super().on_message_begin()
-        cast(dict[str, Any], self.scope)[ABORT] = self.transport.abort
+        cast(dict[str, Any], self.scope)[ABORT] = self._abort
 
     def on_message_complete(self) -> None:
         self._request_is_there()
         super().on_message_complete()
+
+    def _abort(self) -> None:
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:  # nor is the kernel to keep what the other side does not take
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _await_request(self) -> None:
         if self._slow is None:
