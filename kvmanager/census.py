@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgpack
 
+from hicache_backends.errors import RegistryRefused
 from kvmanager import figures, namespaces, reports, resp
 from kvmanager.flow import Flow, answer
 from kvmanager.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.replies import read_done
 from kvmanager.reports import Record
 from kvmanager.scripts import Call
+
+_log = logging.getLogger(__name__)
 
 LOADED_TOKENS = "loaded.tokens"
 """A sum of our own beside those of `figures`: pages read, in tokens."""
@@ -63,6 +67,15 @@ def look(record: NamespaceRecord) -> Flow[Look]:
     claims = yield from count_claims(record)
     kept = yield resp.command(b"GET", b"f" + tag)
     return Look(record, sums, stores, records, claims, read_fsck(kept))
+
+
+def look_or_none(record: NamespaceRecord) -> Flow[Look | None]:
+    """The same; None of one that is not as it should be, which must not hide the others."""
+    try:
+        return (yield from look(record))
+    except RegistryRefused as error:
+        _log.warning("the namespace %s: %s", record.id, error)
+        return None
 
 
 def clock() -> Flow[float]:

@@ -1,4 +1,4 @@
-"""What the service counts, for Prometheus. Labels are routes and classes of status alone."""
+"""What the service counts, for Prometheus, and what it last saw of the registry (`sums`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -48,6 +49,9 @@ class Metrics:
 
         return watch
 
-    def exposition(self) -> bytes:
-        """All of them as Prometheus reads it."""
-        return generate_latest(self._registry)
+    def exposition(self, *others: Collector) -> bytes:
+        """All of them as Prometheus reads it, and those of other collectors."""
+        registry = CollectorRegistry()
+        for other in others:
+            registry.register(other)
+        return generate_latest(self._registry) + generate_latest(registry)

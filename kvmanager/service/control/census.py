@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kvmanager import census, history, keys, namespaces, popularity, resp
+from kvmanager import census, history, keys, popularity, tenants
 from kvmanager.census import Look
 from kvmanager.flow import Flow
 from kvmanager.overview import DAY_S, MAX_HOTTEST, TenantView
@@ -30,11 +30,12 @@ B = TypeVar("B")
 @dataclass(frozen=True, slots=True)
 class Seen:
     """All of it at one moment. `at_s`: seconds of Redis TIME; `quotas`: of tenants that have
-    one."""
+    one; `sampled_s`: when a tenant's sums were last kept."""
 
     at_s: float = 0.0
     looks: Mapping[str, Sequence[Look]] = field(default_factory=dict)  # by tenant
     quotas: Mapping[str, int] = field(default_factory=dict)
+    sampled_s: Mapping[str, float] = field(default_factory=dict)
     left_out: int = 0
 
 
@@ -69,17 +70,19 @@ class Census:
         chosen = sorted(records, key=lambda record: -record.seen_s)[:MAX_LOOKS]
         at_s = await run(census.clock(), b"")
         looks: defaultdict[str, list[Look]] = defaultdict(list)
-        for look in await gathered(run, chosen, census.look, lambda record: record.tag):
-            looks[look.record.tenant].append(look)
-        tenants = sorted(looks)
-        read = await gathered(run, tenants, _quota, keys.tenant_tag)
-        quotas = {name: n for name, n in zip(tenants, read, strict=True) if n is not None}
-        return Seen(at_s, dict(looks), quotas, len(records) - len(chosen))
+        for look in await gathered(run, chosen, census.look_or_none, lambda record: record.tag):
+            if look is not None:
+                looks[look.record.tenant].append(look)
+        names = sorted(looks)
+        kept = dict(zip(names, await gathered(run, names, _kept, keys.tenant_tag), strict=True))
+        quotas = {name: quota for name, (quota, _) in kept.items() if quota is not None}
+        sampled = {name: last_s for name, (_, last_s) in kept.items() if last_s is not None}
+        return Seen(at_s, dict(looks), quotas, sampled, len(records) - len(chosen))
 
 
-async def views(run: Run, seen: Seen, tenants: Iterable[str], window_s: int) -> list[TenantView]:
+async def views(run: Run, seen: Seen, names: Iterable[str], window_s: int) -> list[TenantView]:
     """Some of the tenants as the overview wants them, those that use most first."""
-    chosen = sorted(tenants, key=lambda name: (-_used(seen, name), name))[:MAX_TENANTS]
+    chosen = sorted(names, key=lambda name: (-_used(seen, name), name))[:MAX_TENANTS]
     points = max(2, min(_POINTS, MAX_POINTS // max(1, len(chosen))))
 
     def read(name: str) -> Flow[TenantView]:
@@ -108,6 +111,8 @@ def _used(seen: Seen, tenant: str) -> int:
     return sum(look.record.bytes for look in seen.looks.get(tenant, ()))
 
 
-def _quota(tenant: str) -> Flow[int | None]:
-    kept = yield resp.command(b"HGET", b"u" + keys.tenant_tag(tenant), b"quota_bytes")
-    return namespaces.number(kept)
+def _kept(tenant: str) -> Flow[tuple[int | None, float | None]]:
+    """A tenant's quota, and when its sums were last kept."""
+    settings = yield from tenants.read(tenant)
+    last = yield from history.curve(keys.tenant_tag(tenant), 1.0, 2)
+    return settings.quota_bytes, last[-1].time_s if last else None

@@ -67,6 +67,12 @@ class Loop:
         self._task = task
         self._worker = worker
         self._complaint = ""
+        self.failures = 0
+
+    @property
+    def name(self) -> str:
+        """By which metrics call it."""
+        return type(self._task).__name__.lower()
 
     async def run(self) -> None:
         """Every so often, not quite evenly: several services must not come at the same moment."""
@@ -90,6 +96,7 @@ class Loop:
                 _log.exception("a task of the service went wrong")
 
     def _note(self, complaint: str) -> bool:
+        self.failures += 1
         new = complaint != self._complaint
         if new:
             _log.warning("%s: %s", type(self._task).__name__, complaint)
