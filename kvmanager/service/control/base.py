@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from hicache_backends.errors import RegistryRefused, RegistryUnavailable
 from kvmanager.flow import Flow, T
@@ -67,9 +69,33 @@ class Control:
             raise Refusal(502, "refused", str(error)) from None
 
 
+async def invalid(_request: Request, error: Exception) -> JSONResponse:
+    """The answer to what is not what a route asks for. It holds nothing of what was sent, which may
+    be no JSON."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return _problem(422, "invalid", f"{place}: {first['msg']}")
+
+
+async def unserved(_request: Request, error: Exception) -> JSONResponse:
+    """The answer where there is no such route, or the body could not be read."""
+    if not isinstance(error, HTTPException):
+        raise error
+    return _problem(error.status_code, "not_served", str(error.detail), error.headers)
+
+
 async def refused(_request: Request, refusal: Exception) -> JSONResponse:
     """The answer that a Refusal stands for. Raises whatever else it is given."""
     if not isinstance(refusal, Refusal):
         raise refusal
     headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
     return JSONResponse(refusal.document, refusal.status, headers)
+
+
+def _problem(
+    status: int, error: str, detail: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    clean = detail.encode("utf-8", "replace").decode()
+    return JSONResponse({"error": error, "detail": clean, "epoch": None}, status, headers)

@@ -1,18 +1,23 @@
-"""All namespaces, as several requests at once want them."""
+"""All namespaces and processes, as several requests at once want them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, Protocol, TypeVar
 
-from kvmanager import keys, namespaces
+from kvmanager import keys, namespaces, processes
 from kvmanager.flow import Flow, T
 from kvmanager.namespaces import NamespaceRecord
+from kvmanager.processes import ProcessRecord
+
+A = TypeVar("A")
 
 FRESH_S = 2.0
-"""A list of all namespaces is used again for so long."""
+"""A list of all is used again for so long."""
 MAX_NAMESPACES = 65_536
+MAX_PROCESSES = 65_536
 _TAGS_A_STEP = 256
 _AT_ONCE = 16
 
@@ -23,25 +28,47 @@ class Run(Protocol):
     async def __call__(self, flow: Flow[T], tag: bytes) -> T: ...
 
 
-class Roster:
-    """Reads them at most once in `FRESH_S`, however many ask."""
+class Kept(Generic[A]):
+    """Something that is read at most once in `FRESH_S`, however many ask."""
 
-    def __init__(self) -> None:
-        self._records: list[NamespaceRecord] = []
+    def __init__(self, read: Callable[[Run], Awaitable[list[A]]]) -> None:
+        self._read = read
+        self._rows: list[A] = []
         self._until_s = 0.0
         self._reading = asyncio.Lock()
 
-    async def all(self, run: Run) -> list[NamespaceRecord]:
-        """In the order of their ids. Raises what `run` does."""
+    async def get(self, run: Run) -> list[A]:
+        """Raises what `run` does."""
         async with self._reading:
             if time.monotonic() >= self._until_s:
-                self._records = await read_all(run)
+                self._rows = await self._read(run)
                 self._until_s = time.monotonic() + FRESH_S
-            return self._records
+            return self._rows
 
     def expire(self) -> None:
-        """Something was changed: the next one that asks gets it."""
+        """The next one that asks gets it as it is then."""
         self._until_s = 0.0
+
+
+class Roster:
+    """All namespaces and all processes."""
+
+    def __init__(self) -> None:
+        self._namespaces = Kept(read_all)
+        self._processes = Kept(read_processes)
+
+    async def all(self, run: Run) -> list[NamespaceRecord]:
+        """All namespaces, in the order of their ids. Raises what `run` does."""
+        return await self._namespaces.get(run)
+
+    async def processes(self, run: Run) -> list[ProcessRecord]:
+        """All processes, by namespace. Raises what `run` does."""
+        return await self._processes.get(run)
+
+    def expire(self) -> None:
+        """Something was changed."""
+        self._namespaces.expire()
+        self._processes.expire()
 
 
 async def read_tags(run: Run) -> list[bytes]:
@@ -64,3 +91,18 @@ async def read_all(run: Run) -> list[NamespaceRecord]:
         some = (run(namespaces.describe(tag), tag) for tag in tags[start : start + _AT_ONCE])
         records += [record for record in await asyncio.gather(*some) if record is not None]
     return records
+
+
+async def read_processes(
+    run: Run, records: Iterable[NamespaceRecord] | None = None
+) -> list[ProcessRecord]:
+    """The processes of these namespaces, or of all; at most `MAX_PROCESSES`."""
+    wanted = list(await read_all(run) if records is None else records)
+    found: list[ProcessRecord] = []
+    for start in range(0, len(wanted), _AT_ONCE):
+        some = wanted[start : start + _AT_ONCE]
+        for read in await asyncio.gather(*(run(processes.of_namespace(r), r.tag) for r in some)):
+            found += read
+        if len(found) >= MAX_PROCESSES:
+            break
+    return found[:MAX_PROCESSES]

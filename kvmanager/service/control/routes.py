@@ -6,11 +6,29 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
-from kvmanager.service.control import events, locate, overview
+from kvmanager.service.control import (
+    drain,
+    events,
+    locate,
+    namespaces,
+    overview,
+    pins,
+    processes,
+    stats,
+    stores,
+    tenants,
+)
 from kvmanager.service.control.base import Control
 from kvmanager.service.dashboard import pages
 
 ADDED_BY: tuple[Callable[[FastAPI, Control], None], ...] = (
+    namespaces.add,
+    pins.add,
+    tenants.add,
+    processes.add,
+    stores.add,
+    drain.add,
+    stats.add,
     locate.add,
     events.add,
     overview.add,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvmanager import namespaces
 from kvmanager.namespaces import NamespaceRecord
+from kvmanager.processes import ProcessRecord
 from kvmanager.service.access import Forbidden, Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import Control
@@ -13,6 +14,12 @@ async def visible(control: Control, grant: Grant) -> list[NamespaceRecord]:
     """The namespaces of the grant's tenants, up to 2 s old, in the order of their ids. Raises
     Refusal."""
     return [found for found in await control.roster.all(control.run) if may_see(grant, found)]
+
+
+async def visible_processes(control: Control, grant: Grant) -> list[ProcessRecord]:
+    """The processes of the grant's tenants, up to 2 s old. Raises Refusal."""
+    everyone = await control.roster.processes(control.run)
+    return [one for one in everyone if may_see(grant, one.namespace)]
 
 
 async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
@@ -29,8 +36,13 @@ async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
 
 def may_see(grant: Grant, record: NamespaceRecord) -> bool:
     """Whether a namespace is one of the grant's tenants."""
+    return is_for(grant, record.tenant)
+
+
+def is_for(grant: Grant, tenant: str) -> bool:
+    """Whether a tenant is among the grant's."""
     try:
-        grant.check_tenant(record.tenant)
+        grant.check_tenant(tenant)
     except Forbidden:
         return False
     return True
