@@ -7,22 +7,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from hicache_backends.errors import RegistryError
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import JSON, Refusal, encoded
-from kvmanager.service.control.base import Control, refused
+from kvmanager.service.control.base import Control, invalid, refused, unserved
 from kvmanager.service.control.routes import add_control
-from kvmanager.service.handlers import DataHandler, granted
+from kvmanager.service.guard import Guard
+from kvmanager.service.handlers import DataHandler
 from kvmanager.service.loops.loop import USUAL, LoopOptions, Worker
 from kvmanager.service.loops.tasks import make_loops
-from kvmanager.service.metrics import CONTENT_TYPE, Metrics
+from kvmanager.service.metrics import Metrics
 from kvmanager.service.openapi import describe
-from kvmanager.service.routes import DATA_ROUTES, READERS
+from kvmanager.service.routes import DATA_ROUTES
+from kvmanager.service.scrape import add_metrics
 
 TITLE = "KVManager"
 VERSION = "1"
@@ -32,8 +36,9 @@ class Service:
     """The application: data routes go straight to their handlers, all else through `control`,
     whose layers would cost a lookup a fifth of its time."""
 
-    def __init__(self, control: FastAPI, handlers: dict[str, DataHandler]) -> None:
+    def __init__(self, control: FastAPI, handlers: dict[str, DataHandler], access: Access) -> None:
         self.control = control
+        self._guarded = Guard(control, access)
         self._handlers = handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,7 +47,7 @@ class Service:
             if handler is not None:
                 await handler(scope, receive, send)
                 return
-        await self.control(scope, receive, send)
+        await self._guarded(scope, receive, send)
 
     def end(self) -> None:
         """The service ends: so must requests that have no end of their own."""
@@ -58,14 +63,17 @@ def make_app(backing: Backing, access: Access, loops: LoopOptions | None = USUAL
     app.state.backing = backing
     app.state.loops = make_loops(Worker(control, loops)) if loops else []
     _add_health(app, backing)
-    _add_metrics(app, access, metrics)
+    add_metrics(app, control, metrics, app.state.loops)
     add_control(app, control)
     app.add_exception_handler(Refusal, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, unserved)
     _add_document(app)
     _add_refusals(app)
     return Service(
         app,
         {route.path: DataHandler(route, backing, access, metrics) for route in DATA_ROUTES},
+        access,
     )
 
 
@@ -102,22 +110,6 @@ def _add_health(app: FastAPI, backing: Backing) -> None:
             response.status_code = 503
             return {"status": "Redis does not answer"}
         return {"status": "ok"}
-
-
-def _add_metrics(app: FastAPI, access: Access, metrics: Metrics) -> None:
-    @app.get(
-        "/metrics",
-        tags=["health"],
-        summary="Counters for Prometheus",
-        response_class=Response,
-        responses={401: {"description": "No token that is known"}},
-    )
-    async def exposition(request: Request) -> Response:
-        try:
-            granted(dict(request.scope["headers"]), access, READERS)
-        except Refusal as refusal:
-            return Response(encoded(refusal.document, JSON), refusal.status, media_type=JSON)
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
 
 def _add_refusals(app: FastAPI) -> None:
