@@ -19,9 +19,7 @@ from hicache_backends.io.select import open_engine
 from hicache_backends.memory_medium import MemoryMedium, StoredPage
 from hicache_backends.outcomes import (
     BAD_CHECKSUM,
-    EVICTED,
     HIT,
-    NEVER_WRITTEN,
     REMOVED,
     TIMED_OUT,
     Outcome,
@@ -29,9 +27,11 @@ from hicache_backends.outcomes import (
     miss,
 )
 from hicache_backends.pages import Pages
+from hicache_backends.segment.tolls import Tolls
 from hicache_backends.storage import UNKNOWN, Capabilities, Keeper, PageEntry, PageStorage
 
 _EXISTED = Outcome(True, existed=True)
+_RESTRICT_MS = 500.0
 _NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
 
 
@@ -66,6 +66,8 @@ class MemoryStorage(PageStorage):
     ) -> None:
         self._page_bytes = namespace.page_bytes
         self._capacity = capacity_pages or max(1, _usable_memory() // 4 // namespace.page_bytes)
+        self._limit = self._capacity
+        self._tolls = Tolls()
         self._shelf = (medium or MemoryMedium()).shelf(namespace)
         self._engine = open_engine()
         self._keeper: Keeper | None = None
@@ -150,6 +152,23 @@ class MemoryStorage(PageStorage):
                 digest = parents[digest]
             yield from reversed(chain)
 
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        self._check_open()
+        limit = self._capacity if limit_bytes is None else max(0, limit_bytes) // self._page_bytes
+        self._limit = min(self._capacity, limit)
+        deadline, keep = Deadline.after_ms(_RESTRICT_MS), set[bytes]()
+        while not deadline.passed:
+            if len(self._shelf.pages) > self._limit:
+                went_on = self._make_room(keep, deadline, "quota")
+            else:
+                went_on = bool(ttl_ms) and self._make_room(keep, deadline, "ttl", ttl_ms or 0)
+            if not went_on:
+                break
+        return True
+
+    def counters(self) -> dict[str, int]:
+        return self._tolls.counters()
+
     def set_keeper(self, keeper: Keeper | None) -> None:
         self._keeper = keeper
 
@@ -186,13 +205,17 @@ class MemoryStorage(PageStorage):
                 if digest in shelf.pages:
                     self._learn_parent(digest, page.parent)
                     return _EXISTED
-                if len(shelf.pages) < self._capacity:
+                if len(shelf.pages) < self._limit:
                     shelf.pages[digest] = page
                     shelf.order.add(digest, page.parent)
                     return HIT
-            if not self._make_room(keep, deadline):
+            if not self._make_room(keep, deadline, self._cause):
                 return _NO_SPACE
         return TIMED_OUT
+
+    @property
+    def _cause(self) -> str:
+        return "capacity" if self._limit == self._capacity else "quota"
 
     def _read(
         self, digests: Sequence[bytes], stored: Sequence[StoredPage | None], pages: Pages
@@ -213,7 +236,7 @@ class MemoryStorage(PageStorage):
         return good
 
     def _absent(self, digest: bytes) -> Outcome:
-        return EVICTED if digest in self._shelf.ghosts else NEVER_WRITTEN
+        return self._shelf.ghosts.miss(digest)
 
     def _learn_parent(self, digest: bytes, parent: bytes) -> None:
         page = self._shelf.pages[digest]
@@ -235,24 +258,28 @@ class MemoryStorage(PageStorage):
         if gone and self._keeper:
             self._keeper.gone(gone)
 
-    def _make_room(self, keep: set[bytes], deadline: Deadline) -> bool:
-        """Evict one page, or learn that it may not be and `keep` it; False if all are kept."""
+    def _make_room(
+        self, keep: set[bytes], deadline: Deadline, cause: str, idle_ms: int = 0
+    ) -> bool:
+        """Evict one page that was not used for `idle_ms`, or learn that it may not be and `keep`
+        it; False if there is none."""
         shelf = self._shelf
         with shelf.lock:
-            digest = shelf.order.victim(keep)
+            digest = shelf.order.victim(keep, idle_ms)
             if digest is None:
                 return False
             page = shelf.pages[digest]
-            entry, idle_ms = PageEntry(digest, page.parent, b""), shelf.order.idle_ms(digest)
+            entry, idle = PageEntry(digest, page.parent, b""), shelf.order.idle_ms(digest)
         keeper = self._keeper
-        may_go = keeper is None or keeper.may_evict([entry], [idle_ms], deadline)[0]
+        may_go = keeper is None or keeper.may_evict([entry], [idle], deadline)[0]
         with shelf.lock:
             if shelf.pages.get(digest) is not page:
                 return True
             if may_go and shelf.order.is_leaf(digest):
                 self._drop(digest)
-                shelf.ghosts.add(digest)
+                shelf.ghosts.add(digest, Reason.EXPIRED if cause == "ttl" else Reason.EVICTED)
                 shelf.evicted += 1
+                self._tolls.count(cause, idle)
             else:
                 shelf.order.keep(digest)
                 keep.add(digest)

@@ -55,11 +55,11 @@ class EvictionOrder:
         """Milliseconds since the page was last used."""
         return self._policy.idle_ms(self._slots[digest])
 
-    def victim(self, pinned: Collection[bytes]) -> bytes | None:
-        """The next page to go, none of the `pinned`; None if there is none. No other call gets
-        it until it is settled by `keep` or `discard`."""
+    def victim(self, pinned: Collection[bytes], idle_ms: int = 0) -> bytes | None:
+        """The next page to go, none of the `pinned`, that was not used for `idle_ms`; None if there
+        is none. No other call gets it until it is settled by `keep` or `discard`."""
         slots = {self._slots[digest] for digest in pinned if digest in self._slots}
-        victims = self._policy.victims(1, slots)
+        victims = self._policy.victims(1, slots, idle_ms)
         return self._lineage.digests[victims[0]] if victims else None
 
     def keep(self, digest: bytes) -> None:

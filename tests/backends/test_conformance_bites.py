@@ -114,9 +114,34 @@ class TouchesOnContains(MemoryStorage):
 
 
 class Unbounded(MemoryStorage):
-    def _make_room(self, keep: set[bytes], deadline: Deadline) -> bool:
-        self._capacity += 1
+    def _make_room(
+        self, keep: set[bytes], deadline: Deadline, cause: str, idle_ms: int = 0
+    ) -> bool:
+        self._limit += 1
         return True
+
+
+class HeedsNoLimit(MemoryStorage):
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        return super().restrict(None, ttl_ms)
+
+
+class ForgetsThatLimitsEnd(MemoryStorage):
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        kept = self._limit * self._page_bytes
+        return super().restrict(kept if limit_bytes is None else limit_bytes, ttl_ms)
+
+
+class ExpiresNothing(MemoryStorage):
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        return super().restrict(limit_bytes, None)
+
+
+class ExpiresEverything(MemoryStorage):
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        if ttl_ms:
+            self.remove([*self._shelf.pages])
+        return super().restrict(limit_bytes, ttl_ms)
 
 
 class AsksNobody(MemoryStorage):
@@ -169,6 +194,15 @@ CASES: list[tuple[Opener, str]] = [
     (TouchesOnContains, "test_asking_whether_a_page_is_there_does_not_keep_it"),
     (Unbounded, "test_it_never_holds_more_than_its_capacity_and_says_evicted"),
     (AsksNobody, "test_what_the_keeper_keeps_is_not_evicted"),
+    (AsksNobody, "test_the_keeper_is_asked_before_a_limit_takes_a_page"),
+    (HeedsNoLimit, "test_a_limit_holds_from_the_call_on_and_ends_when_it_is_lifted"),
+    (HeedsNoLimit, "test_no_batch_exceeds_a_limit_and_its_head_is_what_is_stored"),
+    (HeedsNoLimit, "test_a_limit_of_nothing_refuses_pages_and_breaks_nothing"),
+    (ForgetsThatLimitsEnd, "test_a_limit_holds_from_the_call_on_and_ends_when_it_is_lifted"),
+    (ForgetsParents, "test_a_limit_takes_the_tails_of_chains_before_their_heads"),
+    (ForgetsParents, "test_a_chain_expires_from_its_tail"),
+    (ExpiresNothing, "test_what_nobody_uses_expires_and_says_so_while_what_is_used_stays"),
+    (ExpiresEverything, "test_what_nobody_uses_expires_and_says_so_while_what_is_used_stays"),
     (ForgetsOnClose, "test_pages_are_found_by_the_next_store"),
     (NeverClosed, "test_a_closed_store_says_so"),
     (NeverClosed, "test_a_forked_child_is_refused_and_the_parent_goes_on"),

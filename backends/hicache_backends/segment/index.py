@@ -99,9 +99,9 @@ class PageIndex:
                     free.append(slot)
         return free
 
-    def victims(self, count: int) -> list[int]:
+    def victims(self, count: int, idle_ms: int = 0) -> list[int]:
         """See `LeafLru.victims`."""
-        return self.policy.victims(count, self._pins)
+        return self.policy.victims(count, self._pins, idle_ms)
 
     def load(self, slots: NDArray[np.int32], records: NDArray[np.void]) -> NDArray[np.int32]:
         """Fill an empty index with valid records of slots; of several records of a page the

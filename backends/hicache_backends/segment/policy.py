@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache_backends.outcomes import EVICTED, NEVER_WRITTEN, Outcome, Reason, miss
 from hicache_backends.segment.lineage import NOBODY, Lineage
 
 _END = -1
@@ -63,15 +64,19 @@ class LeafLru:
         """The page that was not used for longest, whether or not it has children."""
         return None if self._oldest == _END else self._oldest
 
-    def victims(self, count: int, pinned: Container[int]) -> list[int]:
-        """The next pages to go, leaves before their parents, none of them `pinned`.
+    def victims(self, count: int, pinned: Container[int], idle_ms: int = 0) -> list[int]:
+        """The next pages to go, leaves before their parents, none of them `pinned`, up to the
+        first that was used less than `idle_ms` ago.
 
         Each is out of reach of further calls until it is settled by `keep` or `remove`.
         """
         chosen: list[int] = []
         passed: list[int] = []
+        used_ms = _now_ms() - idle_ms
         while len(chosen) < count and self._oldest != _END:
             slot = self._oldest
+            if idle_ms and self._used_ms[slot] > used_ms:
+                break
             self._unlink(slot)
             if self._lineage.children[slot]:
                 continue
@@ -146,20 +151,31 @@ class LeafLru:
 
 
 class Ghosts:
-    """The digests evicted last: at least `limit` of them, at most twice as many."""
+    """The digests evicted last, and why: at least `limit` of them, at most twice as many."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._young: set[bytes] = set()
-        self._old: set[bytes] = set()
+        self._young: dict[bytes, Reason] = {}
+        self._old: dict[bytes, Reason] = {}
 
-    def add(self, digest: bytes) -> None:
+    def add(self, digest: bytes, why: Reason = Reason.EVICTED) -> None:
         if len(self._young) >= self._limit:
-            self._old, self._young = self._young, set()
-        self._young.add(digest)
+            self._old, self._young = self._young, {}
+        self._young[digest] = why
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._young or digest in self._old
+
+    def miss(self, digest: bytes) -> Outcome:
+        """Of a page that is not here."""
+        return _GONE[self._young.get(digest) or self._old.get(digest)]
+
+
+_GONE: dict[Reason | None, Outcome] = {
+    None: NEVER_WRITTEN,
+    Reason.EVICTED: EVICTED,
+    Reason.EXPIRED: miss(Reason.EXPIRED),
+}
 
 
 def _now_ms() -> int:

@@ -14,9 +14,7 @@ from hicache_backends.errors import StorageUnavailable
 from hicache_backends.io.engine import ReadBatch
 from hicache_backends.outcomes import (
     BAD_CHECKSUM,
-    EVICTED,
     HIT,
-    NEVER_WRITTEN,
     STALE,
     Outcome,
     Reason,
@@ -65,7 +63,7 @@ class Reader:
             return miss(Reason.IO_ERROR, why)
         if digest in state.writing:
             return miss(Reason.BEING_WRITTEN)
-        return EVICTED if digest in state.ghosts else NEVER_WRITTEN
+        return state.ghosts.miss(digest)
 
     def _own(self, digests: Sequence[bytes]) -> list[Source | None]:
         state, index, place = self.state, self.state.index, self.state.table.place

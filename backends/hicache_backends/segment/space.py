@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.segment.state import PageName, StoreState
+from hicache_backends.segment.eviction import Evictor
+from hicache_backends.segment.state import StoreState
 from hicache_backends.segment.volume import Volume
 
 _ROUNDS = 16
@@ -17,14 +18,16 @@ _MAX_VICTIMS = 1024
 class Space:
     """Finds slots for the pages of a put."""
 
-    def __init__(self, state: StoreState, segment_bytes: int | None) -> None:
+    def __init__(self, state: StoreState, evictor: Evictor, segment_bytes: int | None) -> None:
         self._state = state
+        self._evictor = evictor
         self._segment_bytes = segment_bytes
 
     def take(self, digests: Sequence[bytes], deadline: Deadline) -> list[int]:
         """A slot for each page, on its home root if that has any. Fewer, the last pages without,
-        where the rest is in use, kept for others, or not to be had by the deadline. The slots
-        belong to the caller."""
+        where the rest is in use, kept for others, beyond the limit, or not to be had by the
+        deadline. The slots belong to the caller."""
+        digests = digests[: self._evictor.room_for(len(digests), deadline)]
         homes = [self._state.home(digest) for digest in digests]
         wanted = Counter(homes)
         pools: list[list[int]] = [[] for _ in self._state.volumes]
@@ -44,7 +47,7 @@ class Space:
             if all(map(self._is_blocked, self._state.volumes)) or self._state.filing.in_doubt():
                 break  # what is evicted now would be lost for nothing
             victims = max(missing, 2 * refused, self._gulp())
-            evicted, kept = self._evict(min(victims, _MAX_VICTIMS), deadline)
+            evicted, kept = self._evictor.evict(min(victims, _MAX_VICTIMS), "capacity", deadline)
             refused += kept
             rounds += 1
             if not evicted and not kept:
@@ -139,46 +142,10 @@ class Space:
         volume.is_to_yield = False
         segment = self._state.oldest_segment(volume)
         if segment:
-            self._state.forget_segment(segment)
+            pages = self._state.forget_segment(segment)
+            self._evictor.tolls.add("space", pages)
             volume.give_up(segment)
             self._state.counts["segments_given_up"] += 1
-
-    def _evict(self, count: int, deadline: Deadline) -> tuple[int, int]:
-        """Ask for `count` pages to go; how many went, and how many stay."""
-        state = self._state
-        with state.lock:
-            pages = [state.name(slot) for slot in state.index.victims(count)]
-            asks = state.keeper is not None and bool(pages)
-            entries = [state.entry(page.slot) for page in pages] if asks else []
-            idle_ms = [state.index.policy.idle_ms(page.slot) for page in pages] if asks else []
-        may_go: list[bool] = [not asks] * len(pages)
-        try:
-            if state.keeper and asks:
-                may_go = list(state.keeper.may_evict(entries, idle_ms, deadline))
-        finally:
-            with state.lock:
-                went = self._settle(pages, may_go)
-            state.give_back(deadline)
-        return went, len(pages) - went
-
-    def _settle(self, pages: list[PageName], may_go: list[bool]) -> int:
-        """Keep or evict victims, under the lock; how many went."""
-        state, index = self._state, self._state.index
-        verdicts = [(p, may) for p, may in zip(pages, may_go, strict=True) if state.holds(p)]
-        for page, may in verdicts:
-            if not may:
-                index.policy.keep(page.slot)
-        free = []
-        for page, may in verdicts:
-            # a child was kept, or came meanwhile, or is being written
-            if may and (index.has_children(page.slot) or index.is_pinned(page.slot)):
-                index.policy.keep(page.slot)
-            elif may:
-                state.ghosts.add(index.remove(page.slot))
-                state.counts["evicted"] += 1
-                free.append(page.slot)
-        state.free(free)
-        return len(free)
 
 
 def _dealt(homes: Sequence[int], pools: list[list[int]]) -> list[int]:

@@ -192,6 +192,13 @@ class StoreState:
         """The segments in use on a root."""
         return [s for s in self.table if s.volume == volume.number and s not in self.dead]
 
+    def pages_on(self, volume: Volume) -> int:
+        """Pages on a root, those being written counted."""
+        segments = self.segments_of(volume)
+        sealed = sum(self._left.get(segment, 0) for segment in segments if segment.sealed)
+        slots = sum(segment.slots for segment in segments if not segment.sealed)
+        return slots - len(volume.free) + sealed
+
     def oldest_segment(self, volume: Volume) -> Segment | None:
         """The segment on a root that holds the page which is next to go, if one does."""
         segments = [segment for segment in self.segments_of(volume) if not segment.sealed]
@@ -200,20 +207,21 @@ class StoreState:
         wanted = self.table.place(slot)[0] if slot is not None else None
         return wanted if wanted in segments else next(iter(segments), None)
 
-    def forget_segment(self, segment: Segment) -> None:
-        """Drop every page of a segment, some at a time, and use its slots no more."""
+    def forget_segment(self, segment: Segment) -> int:
+        """Drop every page of a segment, some at a time, and use its slots no more; how many."""
         first = self.table.first_slot(segment)
         slots = range(first, first + segment.slots)
         with self.lock:
             self.dead.add(segment)
             volume = self.volumes[segment.volume]
             volume.free = array("i", (slot for slot in volume.free if slot not in slots))
-        for start in range(0, len(slots), _CHUNK):
-            self._drop(slots[start : start + _CHUNK])
+        starts = range(0, len(slots), _CHUNK)
+        dropped = sum(self._drop(slots[start : start + _CHUNK]) for start in starts)
         self.files.forget(segment.data_path)
         self.files.forget(segment.index_path)
+        return dropped
 
-    def _drop(self, slots: Iterable[int]) -> None:
+    def _drop(self, slots: Iterable[int]) -> int:
         with self.lock:
             used = [slot for slot in slots if self.index.page(slot)[0]]
             entries = [self.entry(slot) for slot in used]
@@ -221,6 +229,7 @@ class StoreState:
                 self.index.remove(slot)
         if entries and self.keeper:
             self.keeper.gone(entries)
+        return len(used)
 
     def wipe(self, slots: Sequence[int], deadline: Deadline) -> dict[int, OSError]:
         """Clear the records of slots that no page is in; of which that fails, and why."""

@@ -13,12 +13,14 @@ from hicache_backends.io.engine import Engine
 from hicache_backends.outcomes import HIT, REMOVED, TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.segment.calls import Calls, abandon_after_fork
+from hicache_backends.segment.eviction import Evictor
 from hicache_backends.segment.filing import Filing
 from hicache_backends.segment.foreign import Neighbours, Source
 from hicache_backends.segment.opening import SegmentOptions, open_state
 from hicache_backends.segment.reading import Reader, Reading
 from hicache_backends.segment.space import Space
 from hicache_backends.segment.staging import Mover, Staged, ZeroCopy
+from hicache_backends.segment.vanished import forget_vanished
 from hicache_backends.segment.volume import Volume
 from hicache_backends.segment.writing import Writing
 from hicache_backends.storage import (
@@ -29,6 +31,7 @@ from hicache_backends.storage import (
 )
 
 _REMOVE_MS = 10_000.0
+_RESTRICT_MS = 1000.0
 _REMOVE_PAGES = 1024
 
 
@@ -55,7 +58,8 @@ class SegmentStore(PageStorage):
         self._foreign = foreign
         neighbours = Neighbours(namespace.fingerprint.hex(), namespace.page_bytes, filing)
         self._reader = Reader(self._state, foreign, neighbours)
-        self._space = Space(self._state, options.segment_bytes)
+        self._evictor = Evictor(self._state)
+        self._space = Space(self._state, self._evictor, options.segment_bytes)
         self._mover: Mover = Staged(engine) if options.staged else ZeroCopy()
         self._calls = Calls()
         self._closing = threading.Lock()
@@ -216,8 +220,35 @@ class SegmentStore(PageStorage):
     def forget_others(self) -> None:
         self._foreign.forget(list(self._foreign.rows))
 
+    def recheck(self, digests: Sequence[bytes]) -> None:
+        deadline = Deadline.after_ms(_REMOVE_MS)
+        flight = self._calls.begin(deadline)
+        try:
+            with contextlib.suppress(TimeoutError):  # they may be there
+                forget_vanished(self._state, digests, deadline)
+        finally:
+            flight.end()
+
     def set_keeper(self, keeper: Keeper | None) -> None:
         self._state.keeper = keeper
+
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        deadline = Deadline.after_ms(_RESTRICT_MS)
+        flight = self._calls.begin(deadline)
+        try:
+            self._evictor.restrict(limit_bytes, ttl_ms, deadline)
+        finally:
+            flight.end()
+        return True
+
+    def pages_by_store(self) -> dict[bytes, int]:
+        state = self._state
+        if len(state.volumes) == 1:
+            return {state.volumes[0].store.uuid: len(state.index)}
+        return {volume.store.uuid: state.pages_on(volume) for volume in state.volumes}
+
+    def counters(self) -> dict[str, int]:
+        return self._evictor.tolls.counters()
 
     def stats(self) -> dict[str, int | float | str]:
         """See `PageStorage.stats`; capacity and use are those of the roots, shared with other

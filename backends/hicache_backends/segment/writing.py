@@ -26,7 +26,9 @@ _RECORD = struct.Struct("<16s16sQQIIII")
 _BEING_WRITTEN = miss(Reason.BEING_WRITTEN, "by another call on this store")
 _GIVEN_UP = miss(Reason.NO_SPACE, "its segment was given up meanwhile")
 _WIPE_MS = 2000.0
-_NO_SPACE = miss(Reason.NO_SPACE, "full of pages that are in use or kept for others")
+_NO_SPACE = miss(
+    Reason.NO_SPACE, "full, or at its limit, with pages that are in use or kept for others"
+)
 
 
 class Writing:

@@ -17,6 +17,7 @@ from hicache_backends.testing.damage import DamageTests
 from hicache_backends.testing.eviction import EvictionTests
 from hicache_backends.testing.isolation import IsolationTests
 from hicache_backends.testing.lifecycle import LifecycleTests
+from hicache_backends.testing.limits import LimitTests
 from hicache_backends.testing.locations import LocationTests
 from hicache_backends.testing.state_machine import StateMachineTests
 
@@ -27,6 +28,7 @@ class PageStorageConformance(
     LocationTests,
     LifecycleTests,
     IsolationTests,
+    LimitTests,
     EvictionTests,
     DamageTests,
     BatchTests,

@@ -55,6 +55,7 @@ class PageStorageMachine(RuleBasedStateMachine):
         self.storage: PageStorage = self.medium.open(NAMESPACE, capacity_pages=self.capacity_pages)
         self.there: set[bytes] = set()
         self.damaged: set[bytes] = set()
+        self.limit = CAPACITY
 
     @rule(run=_runs)
     def put_run(self, run: tuple[list[bytes], int, int]) -> None:
@@ -103,6 +104,17 @@ class PageStorageMachine(RuleBasedStateMachine):
         """Close the store and open the next."""
         assert self.storage.close()
         self.storage = self.medium.open(NAMESPACE, capacity_pages=self.capacity_pages)
+        self.limit = CAPACITY  # orders are given again
+
+    @precondition(lambda self: self.capacity_pages is not None)
+    @rule(limit=st.none() | st.integers(0, CAPACITY), ttl_ms=st.sampled_from([None, 3_600_000]))
+    def restrict(self, limit: int | None, ttl_ms: int | None) -> None:
+        """Order the store to keep less, or as much as it can."""
+        limit_bytes = None if limit is None else limit * PAGE_BYTES
+        if self.storage.restrict(limit_bytes, ttl_ms) and limit is not None:
+            self.limit = limit
+        else:
+            self.limit = CAPACITY
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
@@ -114,7 +126,7 @@ class PageStorageMachine(RuleBasedStateMachine):
         figures = self.storage.stats()
         assert figures.get("pages", len(self.there)) == len(self.there)
         if self.capacity_pages is not None:
-            assert len(self.there) <= self.capacity_pages
+            assert len(self.there) <= min(self.capacity_pages, self.limit)
         if self.medium.offers("stored"):
             assert self.medium.stored(NAMESPACE) == self.there
 
