@@ -35,8 +35,9 @@ def openapi(service: Service) -> dict[str, Any]:
 
 
 def data_paths(document: dict[str, Any]) -> list[str]:
-    """Of every route that is about a namespace."""
-    return sorted(path for path in document["paths"] if path.startswith("/v1/"))
+    """Of every data route: each is about one namespace, which is in its document."""
+    paths = document["paths"].items()
+    return sorted(path for path, route in paths if "data" in route.get("post", {}).get("tags", ()))
 
 
 def example(document: dict[str, Any], path: str, tenant: str) -> dict[str, Any]:
