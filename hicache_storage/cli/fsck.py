@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hicache_storage.tools.fsck import Known, Orders, RootCheck
     from hicache_storage.tools.fsck_objects import ObjectCheck
     from hicache_storage.tools.fsck_registry import RegistryCheck
-    from hicache_storage.tools.lying import Lying
+    from hicache_storage.tools.lying import LyingMedium
     from hicache_storage.tools.registry_access import RegistryAccess
     from kvmanager.options import RegistryOptions
 
@@ -116,8 +116,8 @@ class _Run:
             raise ConfigError("--delete-left: objects belong to no process; see `clear`")
         with contextlib.ExitStack() as stack:
             access = stack.enter_context(self._access()) if self._endpoint else None
-            checks, lying = stack.enter_context(self._media(orders, access))
-            found = self._compared(access, lying, orders) if access else None
+            checks, media = stack.enter_context(self._media(orders, access))
+            found = self._compared(access, media, orders) if access else None
         ok = all(check.ok for check in checks) and (found is None or found.ok)
         if as_json:
             report = {"ok": ok, "roots": [check.to_json() for check in checks]}
@@ -134,7 +134,8 @@ class _Run:
 
         if self._endpoint is None:
             raise ConfigError("--rebuild needs a registry: name it with --registry or --config")
-        with self._lying() as lying, announced() as say:
+        with self._seen() as media, announced() as say:
+            lying = [each for medium in media for each in medium.found]
             done = rebuild(self._endpoint, self._options, lying, self._settle_s, say)
         print_json({"ok": True, "rebuilt": done.to_json()}) if as_json else show_rebuilt(done)
 
@@ -146,45 +147,48 @@ class _Run:
     @contextlib.contextmanager
     def _media(
         self, orders: Orders, access: RegistryAccess | None
-    ) -> Iterator[tuple[list[RootCheck | ObjectCheck], list[Lying]]]:
+    ) -> Iterator[tuple[list[RootCheck | ObjectCheck], list[LyingMedium]]]:
         """The reports on them, and what lies there, which needs them open."""
         from hicache_storage.tools.fsck_objects import check_objects
 
         if self._objects is None:
             known = self._known(access)
             checks = [_checked(path, orders, known) for path in self._paths()]
-            with self._lying() as lying:
-                yield [*checks], lying
+            with self._seen() as media:
+                yield [*checks], media
             return
         from hicache_storage.tools.lying_objects import lying_objects
         from hicache_storage.tools.objects import object_medium
 
         with object_medium(self._objects) as medium:
             check = check_objects(medium, repair=orders.repair)
-            yield [check], lying_objects(medium) if access else []
+            there = lying_objects(medium) if access else None
+            yield [check], [there] if there else []
 
     @contextlib.contextmanager
-    def _lying(self) -> Iterator[list[Lying]]:
+    def _seen(self) -> Iterator[list[LyingMedium]]:
         from hicache_storage.tools.lying import lying_in
         from hicache_storage.tools.lying_objects import lying_objects
         from hicache_storage.tools.objects import object_medium
         from hicache_storage.tools.roots import open_root
 
         if self._objects is None:
-            yield [each for path in self._paths() for each in lying_in(open_root(path))]
+            found = [lying_in(open_root(path)) for path in self._paths()]
+            yield [medium for medium in found if medium]
             return
         with object_medium(self._objects) as medium:
-            yield lying_objects(medium)
+            there = lying_objects(medium)
+            yield [there] if there else []
 
     def _compared(
-        self, access: RegistryAccess, lying: list[Lying], orders: Orders
+        self, access: RegistryAccess, media: list[LyingMedium], orders: Orders
     ) -> RegistryCheck:
         from hicache_storage.cli.progress import announced
         from hicache_storage.tools.fsck_registry import RegistryOrders, check_registry
 
         with announced() as say:
             wanted = RegistryOrders(self._settle_s, orders.repair, orders.repair)
-            return check_registry(access, lying, wanted, say)
+            return check_registry(access, media, wanted, say)
 
     def _known(self, access: RegistryAccess | None) -> Known:
         """Who knows the namespace of a fingerprint, whose readable form is lost: the configuration

@@ -12,30 +12,32 @@ from hicache_backends.errors import StaleEpoch
 from hicache_storage.tools import fsck_kinds as kinds
 from hicache_storage.tools.fsck_find import Found, Trouble
 from hicache_storage.tools.fsck_pages import Owners, PageCheck, PageFindings, Say
-from hicache_storage.tools.lying import NO_LOCATION, NO_STORE, Lying
+from hicache_storage.tools.lying import NO_LOCATION, NO_STORE, Lying, LyingMedium
 from hicache_storage.tools.registry_access import RegistryAccess
-from hicache_storage.tools.registry_records import Fault, Records, faults, read_records
+from hicache_storage.tools.registry_records import Fault, Records, faults, forgetting, read_records
 from kvmanager import audit, keys
 from kvmanager.audit import Place
 from kvmanager.namespaces import id_of
 
 _TRIES = 3
+_MANY = 1000
 _KIND_OF = {NO_STORE: kinds.NO_STORE, NO_LOCATION: kinds.NO_LOCATION}
 """By why an entry does not fit; any other reason is that it is stale."""
 
 
 class NamespaceCheck:
-    """`here`: what lies of the namespace on media that can be seen. Raises RegistryError and
-    StorageUnavailable."""
+    """`media`: that can be seen. Raises RegistryError and StorageUnavailable."""
 
-    def __init__(self, access: RegistryAccess, tag: bytes, here: Sequence[Lying], say: Say) -> None:
+    def __init__(
+        self, access: RegistryAccess, tag: bytes, media: Sequence[LyingMedium], say: Say
+    ) -> None:
         self.tag = tag
         self.found: list[Found] = []
         self.announced = 0
         self.records: Records | None = None
         self.pages: list[PageCheck] = []
         self._access = access
-        self._here = here
+        self._media = media
         self._say = say
         self._faults: dict[Fault, None] = {}
 
@@ -52,7 +54,7 @@ class NamespaceCheck:
     @property
     def unseen(self) -> list[str]:
         """Media that the registry knows and that there is nothing here to compare with."""
-        here = {keys.medium_id(each.medium) for each in self._here}
+        here = {keys.medium_id(medium.uuid) for medium in self._media}
         known = self.records.known_media if self.records else {}
         return [f"{id_of(self.tag)} on {uuid.hex()}" for m, uuid in known.items() if m not in here]
 
@@ -92,6 +94,8 @@ class NamespaceCheck:
 
     def confirm_pages(self) -> None:
         """Keep what is still so."""
+        if any(map(_is_doubtful, self.pages)):
+            self.records = self._read()  # a namespace may have come back meanwhile
         for check in self.pages:
             try:
                 check.confirm()
@@ -156,15 +160,32 @@ class NamespaceCheck:
 
     def _read_faults(self) -> Iterator[Fault]:
         self.records = self._read()
-        namespace = self._here[0].namespace if self._here else None
-        return faults(self.records, self._here, namespace)
+        lying = [each for medium in self._media for each in medium.found if self._is_own(each)]
+        namespace = lying[0].namespace if lying else None
+        return faults(self.records, self._here(), namespace)
+
+    def _is_own(self, lying: Lying) -> bool:
+        return keys.tag(lying.namespace.fingerprint) == self.tag
+
+    def _here(self) -> list[Lying]:
+        """What lies of the namespace on media that can be seen; nothing, on those where the
+        registry knows it and nothing is there."""
+        records = self.records or self._read()
+        listed = set(records.media)
+        here = []
+        for medium in self._media:
+            own = [each for each in medium.found if self._is_own(each)]
+            if not own and records.namespace and keys.medium_id(medium.uuid) in listed:
+                own = [medium.empty(records.namespace)]
+            here += own
+        return here
 
     def _page_checks(self) -> Iterator[PageCheck]:
         records = self.records or self._read()
         if records.names.kind != "none" and records.epoch is None:
             return  # nothing can be found there
         owners = Owners(records.live_stores, records.void_stores)
-        for lying in self._here:
+        for lying in self._here():
             place = Place(self.tag, records.epoch or 0, keys.medium_id(lying.medium))
             yield PageCheck(self._access, place, lying, owners, self._say)
 
@@ -198,6 +219,8 @@ class NamespaceCheck:
         for store, user in check.lying.stores().items() if check.owners.void else ():
             if store in check.owners.void and not user and store not in check.owners.alive:
                 why_kept = check.lying.delete(store) if repair else ""
+                for command in forgetting(self.tag, store) if repair and not why_kept else ():
+                    self._access.ask(partial(audit.ask, *command), self.tag)
                 trouble = Trouble(kinds.CLEARED, check.lying.path(store), 1, why_kept)
                 self.found.append(Found(trouble, repair and not why_kept))
 
@@ -206,10 +229,15 @@ class NamespaceCheck:
             self.found.append(Found(Trouble(kind, f"{path}: {page}", count, why), repair))
 
     def _miscount(self, check: PageCheck) -> int:
-        """What is to be added to the number of pages; 0 while it changes."""
-        before = check.kept_count()
+        """What is to be added to the number of pages. While stores change it, only a great
+        difference tells."""
+        kept, sequences = check.kept_count(), self._read().sequences.items
         counted = check.counted()
-        return 0 if counted is None or before != check.kept_count() else counted - before
+        if counted is None:
+            return 0
+        quiet = sequences == self._read().sequences.items and kept == check.kept_count()
+        wrong = counted - kept
+        return wrong if quiet or abs(wrong) > max(_MANY, counted // 50) else 0
 
 
 def _stale(found: PageFindings) -> Iterator[tuple[str, int, str, str]]:

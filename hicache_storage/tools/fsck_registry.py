@@ -17,7 +17,7 @@ from hicache_storage.tools.fsck_find import Found, Trouble, by_kind
 from hicache_storage.tools.fsck_kinds import KINDS, UNKNOWN_NAMESPACES
 from hicache_storage.tools.fsck_namespace import NamespaceCheck
 from hicache_storage.tools.fsck_pages import Say
-from hicache_storage.tools.lying import Lying
+from hicache_storage.tools.lying import LyingMedium
 from hicache_storage.tools.registry_access import RegistryAccess
 from kvmanager import audit, keys
 
@@ -68,15 +68,16 @@ class RegistryCheck:
 
 
 def check_registry(
-    access: RegistryAccess, lying: Sequence[Lying], orders: RegistryOrders, say: Say
+    access: RegistryAccess, media: Sequence[LyingMedium], orders: RegistryOrders, say: Say
 ) -> RegistryCheck:
     """Compare a registry with what lies on media; `say` is told what is being done. Raises
     RegistryError, StorageUnavailable."""
+    lying = [each for medium in media for each in medium.found]
     tags = dict.fromkeys(keys.tag(each.namespace.fingerprint) for each in lying)
     found: list[Found] = []
     for tag in _listed(access, found, repair=orders.repair):
         tags.setdefault(tag)
-    checks = [NamespaceCheck(access, tag, _of(lying, tag), say) for tag in tags]
+    checks = [NamespaceCheck(access, tag, media, say) for tag in tags]
 
     def each(act: Callable[[NamespaceCheck], None]) -> None:
         for check in checks:
@@ -140,10 +141,6 @@ def _listed(access: RegistryAccess, found: list[Found], *, repair: bool) -> list
 
 def _no_tag(path: str) -> Trouble:
     return Trouble(UNKNOWN_NAMESPACES, path)
-
-
-def _of(lying: Sequence[Lying], tag: bytes) -> list[Lying]:
-    return [each for each in lying if keys.tag(each.namespace.fingerprint) == tag]
 
 
 def _wait(checks: Iterable[NamespaceCheck], seconds: float, say: Say) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -168,16 +170,27 @@ class LyingSegments(Lying):
         return records
 
 
-def lying_in(root: Root) -> list[Lying]:
-    """What lies on a root, by namespace; those whose readable form is missing are left out.
-    Raises StorageUnavailable."""
+@dataclass(frozen=True)
+class LyingMedium:
+    """A medium that can be seen, its uuid, and what lies there by namespace. `empty`: of one that
+    nothing lies there of any more."""
+
+    uuid: bytes
+    found: list[Lying]
+    empty: Callable[[Namespace], Lying]
+
+
+def lying_in(root: Root) -> LyingMedium | None:
+    """What lies on a root; namespaces whose readable form is missing are left out. None where its
+    uuid is unknown, since its `.medium` is damaged. Raises StorageUnavailable."""
     with explained_reading(root.path), root.held() as facts:
         names = root.run(lambda: sorted({name for name, _ in store_directories(root.path)}))
         known = [readable_namespace(root, name) for name in names]
-    medium = bytes.fromhex(facts.medium)
-    if not medium:
-        return []  # damaged: the root's own check says so
-    return [LyingSegments(root, medium, namespace) for namespace in known if namespace]
+    if not facts.medium:
+        return None
+    uuid = bytes.fromhex(facts.medium)
+    found: list[Lying] = [LyingSegments(root, uuid, namespace) for namespace in known if namespace]
+    return LyingMedium(uuid, found, partial(LyingSegments, root, uuid))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hicache_backends.identity import Namespace
 from hicache_backends.segment.format import Location
 from hicache_backends.storage import UNKNOWN, PageEntry
-from hicache_storage.tools.lying import NO_LOCATION, NO_OBJECT, Entry, Lying
+from hicache_storage.tools.lying import NO_LOCATION, NO_OBJECT, Entry, Lying, LyingMedium
 from hicache_storage.tools.objects import ObjectMedium, later
 
 _AT_ONCE = 1024
@@ -61,12 +61,16 @@ class LyingObjects(Lying):
         return "" if length == self.namespace.page_bytes else NO_LOCATION
 
 
-def lying_objects(objects: ObjectMedium) -> list[Lying]:
+def lying_objects(objects: ObjectMedium) -> LyingMedium | None:
     """The objects of a medium, by namespace; those whose readable form is missing are left out.
-    Raises StorageUnavailable."""
+    None where there is nothing at all. Raises StorageUnavailable."""
     report = objects.read()
-    known = [(found.namespace, found.pages) for found in report.namespaces if found.namespace]
-    if not known:
-        return []
-    medium = objects.store.medium(later())
-    return [LyingObjects(objects, medium, namespace, pages) for namespace, pages in known]
+    if not report.namespaces and objects.store.read(".medium", later()) is None:
+        return None
+    uuid = objects.store.medium(later())
+    found: list[Lying] = [
+        LyingObjects(objects, uuid, each.namespace, each.pages)
+        for each in report.namespaces
+        if each.namespace
+    ]
+    return LyingMedium(uuid, found, lambda namespace: LyingObjects(objects, uuid, namespace, ()))

@@ -95,6 +95,15 @@ class Records:
         return _whole(self.names.items.get(b"epoch"))
 
     @property
+    def namespace(self) -> Namespace | None:
+        """None where it cannot be read, or is another one's."""
+        try:
+            said = Namespace.decode(self.names.items.get(b"encoding", b""))
+        except (ValueError, TypeError, msgpack.UnpackException):
+            return None
+        return said if keys.tag(said.fingerprint) == self.tag else None
+
+    @property
     def cleared(self) -> int:
         """The epoch that the last clear raised it to; 0 if there was none."""
         return _whole(self.names.items.get(b"cleared")) or 0
@@ -151,6 +160,15 @@ def faults(records: Records, here: Sequence[Lying], namespace: Namespace | None)
     yield from _of_claims(records)
 
 
+def forgetting(tag: bytes, store: bytes) -> tuple[tuple[bytes, ...], ...]:
+    """The commands that forget a store."""
+    return (
+        (b"HDEL", b"s" + tag, store),
+        (b"HDEL", b"q" + tag, store),
+        (b"UNLINK", b"b" + tag + store),
+    )
+
+
 def _of_names(records: Records, namespace: Namespace | None) -> Iterator[Fault]:
     tag, names = records.tag, records.names
     fault = partial(Fault, path=id_of(tag))
@@ -169,11 +187,9 @@ def _problem(records: Records) -> str:
     items = records.names.items
     if records.names.kind != "hash":
         return f"a {records.names.kind}"
-    try:
-        said = Namespace.decode(items.get(b"encoding", b"")).fingerprint
-    except (ValueError, TypeError, msgpack.UnpackException):
-        return "its encoding cannot be read"
-    if said != items.get(b"fingerprint") or keys.tag(said) != records.tag:
+    if records.namespace is None:
+        return "its encoding cannot be read, or is another one's"
+    if records.namespace.fingerprint != items.get(b"fingerprint"):
         return "its fingerprint is another one's"
     if records.epoch is None:
         return "no epoch"
@@ -233,11 +249,11 @@ def _of_stores(records: Records, here: Mapping[bytes, Mapping[bytes, str]]) -> I
         said = facts.get(store)
         path = f"{id_of(tag)} store {store[:DIGEST_BYTES].hex()}"
         if said is None or len(store) != DIGEST_BYTES:
-            yield Fault(STORE_RECORDS, path, "unreadable", tag, _without(tag, store))
+            yield Fault(STORE_RECORDS, path, "unreadable", tag, forgetting(tag, store))
         elif store in live:
             continue  # its next heartbeat writes the record anew
         elif said.medium in here and store not in at:
-            yield Fault(UNKNOWN_STORES, path, "", tag, _without(tag, store))
+            yield Fault(UNKNOWN_STORES, path, "", tag, forgetting(tag, store))
         elif store in at and said.medium != at[store]:
             mend = ((b"HSET", b"s" + tag, store, _moved(packed, at[store])),)
             yield Fault(STORE_RECORDS, path, "it is on another medium", tag, mend)
@@ -277,15 +293,6 @@ def _key(access: RegistryAccess, tag: bytes, name: bytes) -> Key:
         cursor = found.after
         if cursor == b"0" or len(items) >= MAX_ITEMS:
             return Key(found.kind, found.ttl_ms, found.now_s, items)
-
-
-def _without(tag: bytes, store: bytes) -> tuple[tuple[bytes, ...], ...]:
-    """Forget a store."""
-    return (
-        (b"HDEL", b"s" + tag, store),
-        (b"HDEL", b"q" + tag, store),
-        (b"UNLINK", b"b" + tag + store),
-    )
 
 
 def _moved(packed: bytes, medium: bytes) -> bytes:
