@@ -37,8 +37,8 @@ class Reporting:
         self.prefill_tokens_per_s = 0.0
 
     def __call__(self) -> Totals:
-        counts = {**self._tally.counters(), **self._storage.counters(), **self.engine()}
-        known = {name: n for name, n in counts.items() if figures.valid(name)}
+        parts = (self._tally.counters(), self._storage.counters(), self.engine())
+        known = {name: n for name, n in figures.summed(parts).items() if figures.valid(name)}
         return Totals(known, self._gauges())
 
     def _gauges(self) -> Gauges:

@@ -156,6 +156,11 @@ class SglangSection(Section):
     metrics_host: str = Field(
         default="127.0.0.1", min_length=1, description="Address that the port is bound to"
     )
+    prefill_tokens_per_s: Positive | None = Field(
+        default=None,
+        description="Tokens that a server computes in a second, for the time that storage saves "
+        "in the KVManager's dashboard. None: as SGLang measures it, where it does",
+    )
     register_pools: bool = Field(
         default=False,
         description="Let Mooncake move pages in SGLang's host pools without a copy: faster, but a "

@@ -16,6 +16,7 @@ from hicache_storage.config import Config
 from hicache_storage.opening import open_page_store
 from hicache_storage.page_store import PageStore
 from hicache_storage.sglang.engine import Engine
+from hicache_storage.sglang.engine_figures import EngineFigures
 from hicache_storage.sglang.host_pages import FlatPages, HostPages, tensor_bytes
 from hicache_storage.sglang.identity import KV, namespace_of
 from hicache_storage.sglang.model import Model, model_of
@@ -45,6 +46,7 @@ class Pools:
         self._opening = threading.Lock()
         self._anchor: Any = None
         self._closed = False
+        self._figures: EngineFigures | None = None
         self._refuse_what_cannot_be_right()
         self._model: Model = model_of(config, engine, getattr(storage_config, "model_name", None))
 
@@ -85,6 +87,7 @@ class Pools:
             raise
         _log.info("%s; %s", self._described(pages), tested)
         self._stores[name] = pages
+        self._report_engine(pages.store)
 
     def of_tensor(self, suffix: str, tensor: Any) -> PoolStore | None:
         """The store of pages that come as tensors like this one, opened when first met.
@@ -113,6 +116,8 @@ class Pools:
             stores = self.all()
             self._stores, self._by_tensor = {}, {}
         with ExitStack() as closing:  # each, whatever the others raise
+            if self._figures is not None:
+                closing.callback(self._figures.close)
             for pages in reversed(stores):
                 closing.callback(pages.close)
 
@@ -157,6 +162,13 @@ class Pools:
             rank=self.shard.rank,
             warn_of_no_hits=False,  # SilentZero knows more
         )
+
+    def _report_engine(self, store: PageStore) -> None:
+        """The first store tells the registry what SGLang counts, too."""
+        if store.reporting is None or self._figures is not None:
+            return
+        self._figures = store.reporting.engine = EngineFigures(store.namespace.page_tokens)
+        store.reporting.prefill_tokens_per_s = self.config.sglang.prefill_tokens_per_s or 0.0
 
     def _open_for_tensors(self, name: str, page_bytes: int, tensor: Any) -> PoolStore | None:
         """Pages of a pool that SGLang doesn't show: which heads they hold isn't known, so that

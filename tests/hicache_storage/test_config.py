@@ -557,7 +557,12 @@ OTHER: dict[str, dict[str, Any]] = {
         "model_config": "<model>",
         "draft_revision": "other",
     },
-    "sglang": {"metrics_port": 9100, "metrics_host": "127.0.0.2", "register_pools": True},
+    "sglang": {
+        "metrics_port": 9100,
+        "metrics_host": "127.0.0.2",
+        "register_pools": True,
+        "prefill_tokens_per_s": 8000.0,
+    },
 }
 CASES = [(name, key) for name, section in SECTIONS.items() for key in keys_of(section)]
 
