@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +12,12 @@ from hicache_backends.errors import ConfigError
 from hicache_storage.cli.config import ConfigFile
 from hicache_storage.cli.inspect import Root, named, show_objects
 from hicache_storage.cli.output import AsJson, print_json, print_table
+from kvmanager.cli.units import seconds as seconds
 
 if TYPE_CHECKING:
     from hicache_storage.tools.clearing import Removed
 
 app = typer.Typer(no_args_is_help=True, help="List the namespaces in a directory, prune old ones.")
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @app.command("list")
@@ -84,7 +82,7 @@ def prune_namespaces(
     results = prune(
         str(place),
         lambda report: wanted(report.fingerprint, report.namespace),
-        idle_s=seconds(unused_for) if unused_for else 0,
+        idle_s=seconds(unused_for, "--unused-for") if unused_for else 0,
         dry_run=dry_run,
     )
     if as_json:
@@ -113,11 +111,3 @@ def show_removed(results: list[Removed], *, dry_run: bool) -> None:
         print_table("", columns, rows)
     freed = sum(r.file_bytes for r in results if r.removed)
     typer.echo(f"{done}: {format_size(freed)}")
-
-
-def seconds(text: str, option: str = "--unused-for") -> float:
-    """Seconds of "90s", "30m", "12h" or "7d". Raises ConfigError."""
-    match = re.fullmatch(r"([0-9]+)([smhd])", text.strip().lower())
-    if match is None:
-        raise ConfigError(f"{option} takes a time such as 30m, 12h or 7d, not {text!r}")
-    return int(match[1]) * _SECONDS[match[2]]

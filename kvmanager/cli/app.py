@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from hicache_backends.errors import HiCacheError
+from kvmanager.cli import lists, namespaces, tenants
 from kvmanager.cli.caller import NotThere
+from kvmanager.cli.drain import drain, mode
 from kvmanager.cli.events import events
 from kvmanager.cli.locate import locate
 from kvmanager.cli.serve import serve
+from kvmanager.cli.stats import stats
 from kvmanager.cli.token import token
 
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(lists.processes, lists.servers, lists.hosts, lists.stores, lists.media),
+    *(stats, locate, events, drain, mode),
+    *(serve, token),
+)
 PLUGGED_IN = "kvmanager.commands"
 """Entry points of commands that need more than the registry, by their names."""
 
@@ -29,8 +38,10 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
-    for command in (locate, events, serve, token):
+    for command in COMMANDS:
         app.command()(command)
+    app.add_typer(namespaces.app, name="namespaces")
+    app.add_typer(tenants.app, name="tenants")
     for entry in sorted(entry_points(group=PLUGGED_IN), key=lambda entry: entry.name):
         app.command(entry.name)(entry.load())
     return app

@@ -59,6 +59,17 @@ class Caller:
         body = None if document is None else json.dumps(document).encode()
         return _answer(*self._transport.request(method, _target(path, query or {}), body))
 
+    def every(self, path: str, rows: str, **query: object) -> list[Any]:
+        """All rows of a list that a route answers a page at a time."""
+        found: list[Any] = []
+        cursor = None
+        while True:
+            answer = self.get(path, **query, cursor=cursor)
+            found += answer[rows]
+            cursor = answer["next"]
+            if cursor is None:
+                return found
+
     def lines(self, path: str, **query: object) -> Iterator[str]:
         """The lines of an answer without an end."""
         status, lines = self._transport.stream(_target(path, query))
@@ -106,10 +117,10 @@ def _answer(status: int, body: bytes) -> Any:
         document = None
     if status < 300:
         return document
-    detail = document.get("detail") if isinstance(document, dict) else None
-    said = f"{detail or 'it gives no reason'} (status {status})"
-    if status == 404 and isinstance(document, dict) and "error" in document:
-        raise NotThere(str(detail))
+    problem = document if isinstance(document, dict) else {}
+    said = f"{problem.get('detail', 'it gives no reason')} (status {status})"
+    if status == 404 and problem.get("error") == "not_found":
+        raise NotThere(problem.get("detail", ""))
     if status in _DOWN:
         raise RegistryUnavailable(f"the service cannot answer: {said}")
     raise RegistryRefused(f"the service refuses: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +25,7 @@ class InProcess:
         from kvmanager.service.app import make_app
         from kvmanager.service.backing import Backing
 
+        logging.getLogger("kvmanager").setLevel(logging.ERROR)  # what fails is said in one line
         self._timeout_s = timeout_s
         self._backing = Backing(redis)
         self._app = make_app(self._backing, Access(), loops=None)

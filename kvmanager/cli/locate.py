@@ -67,7 +67,7 @@ def hashes_of(named: list[str] | None, file: Path | None) -> list[str]:
             text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--file {file}: {error}") from None
-        found += text.split()
+        found += [line.strip() for line in text.splitlines() if line.strip()]
     if not found:
         raise ConfigError("name the prompt's page hashes, or a file of them with --file")
     return found

@@ -119,6 +119,8 @@ def test_the_password_of_redis_may_be_in_a_file(tmp_path: Path) -> None:
         (("serve", "--tokens", "/no/such/file"), "cannot be read"),
         (("serve", "--tls-cert", "x"), "--tls-key"),
         (("token", "--role", "node", "--tenant", "a b"), "tenants"),
+        (("media", "--endpoint", "redis://127.0.0.1:1"), "127.0.0.1:1"),
+        (("media", "--endpoint", "http://127.0.0.1:1"), "127.0.0.1:1"),
     ],
 )
 def test_what_a_person_can_mend_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
@@ -126,6 +128,7 @@ def test_what_a_person_can_mend_is_said_in_a_line(words: tuple[str, ...], said: 
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("Usage:") or len(done.stderr.splitlines()) == 1
 
 
 def test_a_port_that_is_taken_is_said() -> None:

@@ -7,23 +7,24 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hicache_backends.identity import page_digests
+from hicache_backends.identity import Namespace, page_digests
 from kvmanager import keys
 from kvmanager.cli.app import run
 from kvmanager.cli.caller import Caller
 from kvmanager.cli.events import parsed
 from kvmanager.cli.over_http import OverHttp
 from kvmanager.namespaces import id_of
+from kvmanager.options import RegistryOptions
 from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import Service
-from tests.kvmanager.members import NAMESPACE, Cluster
+from tests.kvmanager.members import NAMESPACE, Cluster, eventually, soon
 from tests.kvmanager.members import Store as Process
 from tests.kvmanager.servers import Server, free_port
 
@@ -70,12 +71,19 @@ def ask(
 
 
 @pytest.fixture
-def process(server: Server) -> Iterator[Process]:
+def process(server: Server, service: Service) -> Iterator[Process]:
     """A process with six pages of the prompt."""
     with Cluster(server.url) as cluster:
         made = cluster.store()
         made.write(made.chain(DIGESTS[:6]))
+        looks_again(service, NAMESPACE)
         yield made
+
+
+def looks_again(service: Service, namespace: Namespace) -> None:
+    """The service forgets what it saw for other tests, by a change that changes nothing."""
+    path = f"/v1/namespaces/{id_of(keys.tag(namespace.fingerprint))}"
+    assert service.request("PATCH", path, b"{}", {"content-type": "application/json"})[0] == 200
 
 
 def beginning_with(first: str, second: str) -> str:
@@ -108,6 +116,138 @@ def test_locate_reads_hashes_of_a_file_and_finds_nothing_with_status_1(
     one_line(ask("locate", "--namespace", ID), 2, "page hashes")
     one_line(ask("locate", "x", "--file", "/no/such", "--namespace", ID), 2, "--file /no/such")
     one_line(ask("locate", "x"), 2, "namespaces or a model")
+
+
+def test_lists_tell_who_there_is_and_where_pages_lie(ask: Ask, process: Process) -> None:
+    member = process.member
+    own, medium = member.process.hex(), member.medium.hex()
+    (found,) = ask("processes", "--json").document
+    assert (found["process"], found["namespace"], found["alive"]) == (own, ID, True)
+    (again,) = ask("processes", "--host", member.host, "--alive", "--json").document
+    assert again["process"] == own
+    assert ask("processes", "--gone", "--json").document == []
+    assert [server["name"] for server in ask("servers", "--json").document] == [member.server]
+    assert [host["name"] for host in ask("hosts", "--json").document] == [member.host]
+    assert [store["process"] for store in ask("stores", "--json").document] == [own]
+    assert [each["pages"] for each in ask("media", "--json").document] == [6]
+    for command, named in (
+        ("processes", own),
+        ("servers", member.server),
+        ("hosts", member.host),
+        ("stores", member.store.hex()),
+        ("media", medium),
+    ):
+        table = ask(command)
+        assert table.status == 0
+        assert named in table.out
+
+
+def test_lists_of_any_length_are_whole(ask: Ask, server: Server, service: Service) -> None:
+    others = [replace(NAMESPACE, model=f"model {n}") for n in range(3)]
+    calm = RegistryOptions(timeout_ms=2000)
+    with Cluster(server.url) as cluster:
+        made = [cluster.store(namespace=o, options=calm) for o in others for _ in range(40)]
+        looks_again(service, others[0])
+        found = ask("processes", "--json").document  # a page of the service's holds 100
+        assert {each["process"] for each in found} == {m.member.process.hex() for m in made}
+
+
+def test_namespaces_are_listed_shown_set_and_cleared(ask: Ask, process: Process) -> None:
+    (found,) = ask("namespaces", "list", "--json").document
+    assert (found["id"], found["pages"]) == (ID, 6)
+    assert ID in ask("namespaces", "list").out
+    assert ask("namespaces", "list", "--tenant", "somebody", "--json").document == []
+    assert NAMESPACE.revision in ask("namespaces", "show", ID).out
+    said = ask("namespaces", "set", ID, "--mode", "read", "--ttl", "12h", "--json")
+    assert (said.document["mode"], said.document["ttl_ms"]) == ("read", 12 * 3600 * 1000)
+    assert re.search(r"read .*12h", ask("namespaces", "list").out)
+    said = ask("namespaces", "set", ID, "--ttl", "none", "--json")
+    assert (said.document["mode"], said.document["ttl_ms"]) == ("read", None)
+    assert ask("namespaces", "set", ID, "--mode", "none", "--json").document["mode"] is None
+    one_line(ask("namespaces", "set", ID), 2, "--mode, --ttl")
+    one_line(ask("namespaces", "set", ID, "--ttl", "soon"), 2, "--ttl takes a time")
+    assert ask("namespaces", "clear", ID, "--json").document == {"epoch": 1}
+    one_line(ask("namespaces", "show", "00" * 9), 1, "no such namespace")
+    one_line(ask("namespaces", "clear", "../tenants"), 2, "status 4")
+
+
+def test_pages_are_pinned_for_a_while(ask: Ask, process: Process, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt"
+    prompt.write_text("\n".join(HASHES[:2]))
+    said = ask("namespaces", "pin", ID, HASHES[2], "--file", str(prompt), "--for", "2h", "--json")
+    assert said.document == {"pins": 3}
+    found = ask("namespaces", "pins", ID, "--json").document
+    assert {pin["digest"] for pin in found} == {digest.hex() for digest in DIGESTS[:3]}
+    assert DIGESTS[0].hex() in ask("namespaces", "pins", ID).out
+    assert ask("namespaces", "unpin", ID, HASHES[0], "--json").document == {"ended": 1}
+    assert ask("namespaces", "unpin", ID, "--all", "--json").document == {"ended": 2}
+    one_line(ask("namespaces", "unpin", ID), 2, "page hashes")
+    one_line(ask("namespaces", "pin", ID, "x", "--for", "400d"), 2, "ttl_s")
+
+
+def test_a_tenants_settings_are_changed_one_by_one(ask: Ask, process: Process) -> None:
+    tenant = NAMESPACE.tenant
+    said = ask("tenants", "set", tenant, "--quota", "5GiB", "--json").document
+    assert (said["quota_bytes"], said["ttl_ms"]) == (5 << 30, None)
+    said = ask("tenants", "set", tenant, "--ttl", "7d", "--mode", "read", "--json").document
+    assert (said["quota_bytes"], said["ttl_ms"], said["mode"]) == (5 << 30, 7 * 86_400_000, "read")
+    assert re.search(r"5 GiB .* 7d .*read", ask("tenants", "list").out)
+    said = ask("tenants", "set", tenant, "--quota", "none", "--json").document
+    assert (said["quota_bytes"], said["mode"]) == (None, "read")
+    assert ask("tenants", "show", tenant, "--json").document == said
+    assert ask("tenants", "reset", tenant).status == 0
+    assert ask("tenants", "show", tenant, "--json").document["mode"] is None
+    new = ask("tenants", "set", "new/one of ours", "--quota", "1MiB", "--json").document
+    assert (new["tenant"], new["namespaces"]) == ("new/one of ours", 0)
+    one_line(ask("tenants", "show", "nobody"), 1, "no such tenant")
+    one_line(ask("tenants", "set", tenant), 2, "--quota")
+    one_line(ask("tenants", "set", tenant, "--quota", "lots"), 2, "--quota")
+
+
+def test_a_drain_waits_until_processes_write_no_more(ask: Ask, process: Process) -> None:
+    own = process.member.process.hex()
+    said = ask("drain", "--host", process.member.host, "--wait", "--timeout", "20", "--json")
+    assert (said.status, said.document["drained"]) == (0, True), said
+    assert process.orders[-1].mode == "read"
+    assert own in ask("drain", "--server", process.member.server, "--wait").out
+    assert ask("drain", "--process", own, "--undo", "--json").status == 0
+    eventually(lambda: process.orders[-1].mode is None)
+    one_line(ask("drain", "--host", "elsewhere"), 1, "no such process")
+    one_line(ask("drain"), 2, "--process, --server, --host")
+    one_line(ask("drain", "--host", "a", "--server", "b"), 2, "--process, --server, --host")
+
+
+def test_a_drain_that_is_not_done_in_time_says_so(ask: Ask, server: Server) -> None:
+    slow = RegistryOptions(timeout_ms=500, heartbeat_ms=30_000, ttl_ms=90_000)
+    with Cluster(server.url) as cluster:
+        own = cluster.store(options=slow).member.process.hex()
+        said = ask("drain", "--process", own, "--wait", "--timeout", "0.2", "--json")
+        assert (said.status, said.document["drained"]) == (1, False)
+        assert ask("drain", "--process", own, "--json").status == 0  # nobody waits
+
+
+def test_modes_are_ordered_of_processes_namespaces_and_tenants(ask: Ask, process: Process) -> None:
+    own = process.member.process.hex()
+    assert ask("mode", "read", "--process", own, "--json").document["ordered"] == "read"
+    eventually(lambda: process.orders[-1].mode == "read")
+    assert ask("mode", "none", "--process", own, "--json").document["ordered"] is None
+    assert ask("mode", "off", "--namespace", ID, "--json").document["mode"] == "off"
+    eventually(lambda: process.orders[-1].mode == "off")
+    assert ask("mode", "none", "--namespace", ID).status == 0
+    tenant = NAMESPACE.tenant
+    assert ask("tenants", "set", tenant, "--quota", "1GiB").status == 0
+    said = ask("mode", "read", "--tenant", tenant, "--json").document
+    assert (said["mode"], said["quota_bytes"]) == ("read", 1 << 30)
+    one_line(ask("mode", "read"), 2, "--process, --tenant, --namespace")
+    one_line(ask("mode", "read", "--process", "00" * 16), 1, "no such process")
+
+
+def test_what_was_counted_is_told_by_tenant_and_by_namespace(ask: Ask, process: Process) -> None:
+    for by, name in (("tenant", NAMESPACE.tenant), ("namespace", ID)):
+        (row,) = ask("stats", "--by", by, "--json").document
+        assert (row["name"], row["pages"]) == (name, 6)
+        assert name in ask("stats", "--by", by).out
+    assert ask("stats", "--counters").status == 0
 
 
 def test_events_begin_with_what_there_is(ask: Ask, process: Process) -> None:
@@ -145,9 +285,11 @@ def test_events_are_followed_through_the_end_of_a_service(
     """The stream of a service that ends is taken up at another one, where it stopped."""
     first = Service(server.url).start()
     seen: list[dict[str, Any]] = []
-    lines = threading.Condition()
+    lines, enough = threading.Condition(), threading.Event()
 
     def echo(text: str, err: bool = False) -> None:
+        if enough.is_set():
+            raise SystemExit
         with lines:
             seen.extend([] if err else [json.loads(text)])
             lines.notify_all()
@@ -160,13 +302,18 @@ def test_events_are_followed_through_the_end_of_a_service(
     monkeypatch.setattr("kvmanager.cli.events.AGAIN_S", 0.05)
     endpoint = beginning_with(first.url, service.url)
     words = ["events", ID, "--follow", "--json", "--endpoint", endpoint]
-    threading.Thread(target=run, args=(words,), daemon=True).start()
+    following = threading.Thread(target=run, args=(words,), daemon=True)
+    following.start()
     until("live")
     first.kill()
     process.write(process.chain(DIGESTS[6:], parent=DIGESTS[5]))
     until("added")
     kinds = [event["event"] for event in seen]
     assert kinds.count("snapshot") == 1  # it went on, and did not begin anew
+    enough.set()
+    process.registry.clear_namespace(soon())
+    following.join(20)
+    assert not following.is_alive()
 
 
 def test_events_are_read_as_the_standard_says() -> None:
