@@ -42,7 +42,8 @@ SCHEMA = 1
 NAMES = {
     "fingerprint": "32 bytes, compared when a member joins",
     "encoding": "the readable namespace, compared as well",
-    "schema": "version of these keys; neighbours of one version apart work together",
+    "schema": "newest version of these keys that a member had; neighbours work together",
+    "older": "until when members of the version before it count as there, seconds of Redis TIME",
     "epoch": "raised by clearing the namespace; members bring it back to a registry that lost it",
     "cleared": "the epoch that the last clear raised it to, as far as this registry knows",
     "purged": "epochs below this one have no keys left",

@@ -18,23 +18,34 @@ local medium, store, process = ARGV[5], ARGV[7], ARGV[8]
 
 local known = redis.call('HMGET', names,
   'fingerprint', 'encoding', 'schema', 'epoch', 'media', 'dropping', 'mode', 'cleared',
-  'tenant_mode', 'ttl_ms', 'tenant_ttl_ms', 'forgetting', 'events_until')
+  'tenant_mode', 'ttl_ms', 'tenant_ttl_ms', 'forgetting', 'events_until', 'older')
 if known[1] and (known[1] ~= fingerprint or known[2] ~= encoding) then
   return cmsgpack.pack({refused = 'another namespace has this tag'})
 end
-if known[3] and math.abs((tonumber(known[3]) or -9) - schema) > 1 then
-  return cmsgpack.pack({refused = 'schema ' .. known[3] .. ' is kept there, not ' .. ARGV[3]})
+local time = redis.call('TIME')
+local newest = known[3] and (tonumber(known[3]) or -9) or schema
+if math.abs(newest - schema) > 1 then
+  return cmsgpack.pack({refused = 'schema ' .. known[3] .. ' is kept there, not ' .. ARGV[3]
+    .. ': upgrade by one version at a time'})
+end
+if schema > newest and (tonumber(known[14]) or 0) > tonumber(time[1]) then
+  return cmsgpack.pack({refused = 'members of schema ' .. newest - 1 .. ' are there, which '
+    .. ARGV[3] .. ' does not understand: upgrade them first'})
 end
 
 if known[6] and string.find(known[6], medium, 1, true) then
   return cmsgpack.pack({busy = 'what is left of this medium is being swept'})
 end
 
-local time = redis.call('TIME')
 local epoch = tonumber(known[4]) or 0
 if obeyed > epoch then epoch = obeyed end
+if not known[3] or schema > newest then redis.call('HSET', names, 'schema', ARGV[3]) end
+if known[3] and schema ~= newest then -- the older of the two is there for a beat's time
+  local ends = math.ceil(time[1] + ARGV[10] / 1000)
+  redis.call('HSET', names, 'older', math.max(ends, tonumber(known[14]) or 0))
+end
 if not known[1] or tonumber(known[4]) ~= epoch then
-  redis.call('HSET', names, 'fingerprint', fingerprint, 'encoding', encoding, 'schema', ARGV[3],
+  redis.call('HSET', names, 'fingerprint', fingerprint, 'encoding', encoding,
     'epoch', string.format('%.0f', epoch))
   tell(names, known[13], 'kind', 'cleared', 'epoch', string.format('%.0f', epoch))
 end
