@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hicache_backends.mooncake.filesystem import MooncakeFileSystem
 
 _EVICTION_S = 0.05
+_WORTH_AN_EXCHANGE = 2 << 20
 _EVICTED_AT_ONCE = miss(Reason.NO_SPACE, "evicted as soon as it was stored")
 
 
@@ -84,6 +85,7 @@ class MooncakeStore(ObjectStore):
         self._fs = fs
         self._client = fs.client
         self._prefix = prefix
+        self._rdma = fs.client.cluster.transport == "rdma"
         self.name = f"mooncake://{fs.client.cluster.master}/{prefix}"
 
     def medium(self, deadline: Deadline) -> bytes:
@@ -159,7 +161,10 @@ class MooncakeStore(ObjectStore):
         self._client.unregister(address)
 
     def reaches(self, pages: Pages) -> bool:
-        return self._client.reaches(pages)
+        """Over TCP each piece, the trailer too, is an exchange of its own: for small pieces a copy
+        into one costs less."""
+        large = pages.page_bytes >= _WORTH_AN_EXCHANGE * pages.pieces
+        return (self._rdma or large) and self._client.reaches(pages)
 
     def stats(self) -> dict[str, int | float | str]:
         cluster = self._client.cluster

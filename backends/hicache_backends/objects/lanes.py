@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,7 @@ class Area:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._memory = _memory(mmap.PAGESIZE)
         self._start = _address(self._memory)
 
     def objects(self, count: int, page_bytes: int) -> tuple[Pages, Pages, NDArray[np.void]]:
@@ -61,7 +63,7 @@ class Area:
     def _reserve(self, size: int) -> None:
         if len(self._memory) < size:
             self._store.unregister(self._start)
-            self._memory = mmap.mmap(-1, size)
+            self._memory = _memory(size)
             self._start = _address(self._memory)
             self._store.register(self._start, size)
 
@@ -96,13 +98,43 @@ class Call:
         return self._abandoned
 
 
+class Lane:
+    """Memory for calls, and the thread that makes them from the first one on."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.area = Area(store)
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._begun = False
+
+    def hand(self, work: Callable[[], None]) -> bool:
+        """Have it done; False where the system has no thread left."""
+        if not self._begun:
+            self._begun = _start(self._serve)
+        if self._begun:
+            self._work.put(work)
+        return self._begun
+
+    def release(self) -> None:
+        """No call is in here, and none follows."""
+        self._work.put(None)
+        self.area.release()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # and with it the caller's pages
+
+
 class Lanes:
-    """At most `count` calls at once. One that is late keeps its lane until it ends."""
+    """At most `count` calls at once. One that is late keeps its lane until it ends.
+
+    The lane that was used last is used next: its memory is in the caches, its thread is there.
+    """
 
     def __init__(self, store: ObjectStore, count: int) -> None:
-        self._areas: queue.SimpleQueue[Area] = queue.SimpleQueue()
+        self._free: queue.LifoQueue[Lane] = queue.LifoQueue()
         for _ in range(count):
-            self._areas.put(Area(store))
+            self._free.put(Lane(store))
         self._count = count
         self._late = 0
         self._guard = threading.Lock()
@@ -130,14 +162,14 @@ class Lanes:
         try:
             if self._late >= self._count:
                 raise StorageHung("every call that may be made at once is late already")
-            area = self._areas.get(timeout=deadline.remaining_ms() / 1000)
+            lane = self._free.get(timeout=deadline.remaining_ms() / 1000)
         except (StorageHung, queue.Empty) as error:
             give_up()
             if isinstance(error, StorageHung):
                 raise
             return
-        if stay or not _start(self._work, work, area, call):
-            self._work(work, area, call)
+        if stay or not lane.hand(partial(self._work, work, lane, call)):
+            self._work(work, lane, call)
         if not call.ended.wait(deadline.remaining_ms() / 1000):
             with self._guard:
                 call.abandon()
@@ -150,29 +182,37 @@ class Lanes:
         end = time.monotonic() + timeout_ms / 1000
         try:
             for _ in range(self._count):
-                self._areas.get(timeout=max(0.0, end - time.monotonic())).release()
+                self._free.get(timeout=max(0.0, end - time.monotonic())).release()
                 self._count -= 1
         except queue.Empty:
             return False
         return True
 
-    def _work(self, work: Callable[[Area, Call], None], area: Area, call: Call) -> None:
+    def _work(self, work: Callable[[Area, Call], None], lane: Lane, call: Call) -> None:
         try:
-            work(area, call)
+            work(lane.area, call)
         except BaseException as error:
             call.error = error
         with self._guard:
-            call.ended.set()
             self._late -= call.abandoned
-        self._areas.put(area)
+            self._free.put(lane)  # first, for a caller that comes again at once
+            call.ended.set()
 
 
-def _start(target: Callable[..., None], *args: object) -> bool:
+def _start(target: Callable[[], None]) -> bool:
     try:
-        threading.Thread(target=target, args=args, daemon=True).start()
+        threading.Thread(target=target, daemon=True).start()
     except RuntimeError:  # the system has no thread left
         return False
     return True
+
+
+def _memory(size: int) -> mmap.mmap:
+    """In huge pages where the system has them: a batch goes through it twice."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _address(memory: mmap.mmap) -> int:

@@ -108,9 +108,13 @@ class ObjectStorage(PageStorage):
         return self._uuid
 
     def register(self, address: int, size: int) -> bool:
-        """Make memory known to the store's transport until the store closes: pages in it are then
-        moved in place, by calls that stay for as long as the transport does. False: no use."""
+        """Make memory known to the store's transport: pages in it are then moved in place where
+        that is faster, by calls that stay for as long as the transport does. False: no use."""
         return self._place.zero_copy and self._place.store.register(address, size)
+
+    def unregister(self, address: int) -> None:
+        """The memory registered at `address` is about to go; no call uses it any more."""
+        self._place.store.unregister(address)
 
     def put(
         self, digests: Sequence[bytes], pages: Pages, parents: Sequence[bytes], deadline: Deadline
