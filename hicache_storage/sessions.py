@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError
@@ -137,8 +139,17 @@ class RegistrySet(Registry):
         return self._first.clear_namespace(deadline)
 
     def start(self, on_orders: Callable[[Orders], None]) -> None:
-        for session in self._sessions.values():
-            session.start(on_orders)
+        limits: dict[bytes, int | None] = dict.fromkeys(self._sessions)
+
+        def relay(store: bytes, orders: Orders) -> None:
+            """The limit of the storage is the sum of those of its stores."""
+            limits[store] = orders.limit_bytes
+            known = [limit for limit in limits.values() if limit is not None]
+            total = sum(known) if len(known) == len(limits) else None
+            on_orders(replace(orders, limit_bytes=total))
+
+        for store, session in self._sessions.items():
+            session.start(partial(relay, store))
 
     def report(self, source: Callable[[], Totals]) -> None:
         self._first.report(source)  # what it says is about all of them

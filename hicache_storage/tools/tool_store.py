@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hicache_backends.identity import Namespace
 from hicache_backends.nvme import NvmeOptions, NvmeStorage, open_nvme
+from hicache_storage.metrics import Metrics
 from hicache_storage.opening import join_registry
 from hicache_storage.options import StoreOptions
 from hicache_storage.page_store import PageStore
@@ -20,7 +21,9 @@ def open_tool_store(
 ) -> tuple[PageStore, NvmeStorage]:
     """A store of its own on the first of the options' paths, shared through `endpoint` if given."""
     storage = open_nvme(namespace, options, shared=endpoint is not None)
-    if endpoint is None:
-        return PageStore(storage, namespace, options=store_options), storage
-    registry = join_registry(endpoint, namespace, storage, options=registry_options)
-    return PageStore(storage, namespace, registry=registry, options=store_options), storage
+    registry = None
+    if endpoint is not None:
+        registry = join_registry(endpoint, namespace, storage, options=registry_options)
+    metrics = Metrics.create("nvme", namespace.tenant)
+    store = PageStore(storage, namespace, registry=registry, options=store_options, metrics=metrics)
+    return store, storage
