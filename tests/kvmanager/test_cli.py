@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from hicache_backends.errors import ConfigError
+from kvmanager.cli.app import build
 from kvmanager.service.access import read_tokens
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import REPOSITORY, Service
@@ -54,6 +56,14 @@ def test_the_help_imports_nothing_heavy() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "serve" in done.stdout
+
+
+def test_the_readme_names_every_command_and_no_other() -> None:
+    known = {"fsck"}  # where the distribution is not installed, its entry point is not either
+    for name, command in get_command(build()).commands.items():  # type: ignore[attr-defined]  # a group
+        known |= {f"{name} {inner}" for inner in getattr(command, "commands", ())} or {name}
+    rows = re.findall(r"^\| (`kvmanager .*?) \|", (REPOSITORY / "README.md").read_text(), re.M)
+    assert {*re.findall(r"`kvmanager ([a-z]+(?: [a-z]+)?)", "\n".join(rows))} == known
 
 
 def test_a_made_token_opens_what_its_line_says() -> None:
