@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kvmanager import figures
 from kvmanager import overview_model as m
 from kvmanager.census import Look
-from kvmanager.history import Sample, increase
+from kvmanager.history import Sample, increase, resolution
 from kvmanager.overview_parts import latencies, liveness, worth
 from kvmanager.popularity import Prefix
 
@@ -75,11 +75,11 @@ class Asked:
 def compose(views: Sequence[TenantView], asked: Asked) -> m.Overview:
     """The document."""
     looks = [look for view in views for look in view.looks]
-    counted = count(views)
+    counted = count(views, asked)
     return m.Overview(
         as_of_s=asked.as_of_s,
         window_s=asked.window_s,
-        covered_s=_covered_s(views, asked.as_of_s),
+        covered_s=_covered_s(views, asked),
         tenant=asked.tenant,
         tenants=list(asked.tenants),
         namespaces=len(looks),
@@ -106,18 +106,14 @@ def compose(views: Sequence[TenantView], asked: Asked) -> m.Overview:
     )
 
 
-def count(views: Sequence[TenantView]) -> Counted:
-    """What was counted within the window; since the beginning where no tenant has samples."""
-    sampled = any(view.samples for view in views)
+def count(views: Sequence[TenantView], asked: Asked) -> Counted:
+    """What was counted within the window; since the beginning of tenants that are younger."""
     total: Counter[str] = Counter()
     ever: Counter[str] = Counter()
     for view in views:
         now = sums_of(view.looks)
         ever.update(now)
-        if view.samples:
-            total.update(increase(now, view.samples[0].sums))
-        elif not sampled:
-            total.update(now)
+        total.update(increase(now, view.samples[0].sums if _covered(view, asked) else {}))
     reported = bool(ever) or any(look.records for view in views for look in view.looks)
     return Counted(total, ever, reported)
 
@@ -233,9 +229,15 @@ def _span(before: Sample, after: Sample, begin_s: float, end_s: float) -> m.Span
     )
 
 
-def _covered_s(views: Sequence[TenantView], now_s: float) -> float | None:
-    begins = [view.samples[0].time_s for view in views if view.samples]
-    return max(0.0, now_s - min(begins)) if begins else None
+def _covered(view: TenantView, asked: Asked) -> bool:
+    """Whether a tenant's samples reach back to where the window begins."""
+    begin_s = asked.as_of_s - asked.window_s + resolution(asked.window_s).step_s
+    return bool(view.samples) and view.samples[0].time_s <= begin_s
+
+
+def _covered_s(views: Sequence[TenantView], asked: Asked) -> float | None:
+    begins = [view.samples[0].time_s for view in views if _covered(view, asked)]
+    return asked.as_of_s - min(begins) if begins else None
 
 
 def lasts_days(quota_bytes: int, used: int, day: Sequence[Sample], now_s: float) -> float | None:

@@ -223,8 +223,8 @@ class Span:
 class Overview:
     """All of it, of one tenant or of all that the token is for.
 
-    `window_s`: what was asked for; `covered_s`: how far the samples reach back, None where there is
-    none yet: then the counts are those since the beginning. `as_of_s`: when it was looked.
+    `window_s`: what was asked for; `covered_s`: how far counts go back, None where no tenant is as
+    old as that: then they are those since the beginning. `as_of_s`: when it was looked.
     `namespaces`: of which `left_out` are too many to be counted in.
     """
 

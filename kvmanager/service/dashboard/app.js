@@ -115,9 +115,8 @@ function told() {
     : `${state.failing ? "Stale, from" : state.paused ? "Paused at" : "Live,"} ${clock(doc.read_s)}`;
   if (!doc) return;
   const asked = duration(doc.window_s);
-  $("covered").textContent = doc.covered_s === null ? "No samples are kept yet: counts are those since the beginning."
-    : doc.covered_s < doc.window_s * 0.95 ? `Counts are of the last ${duration(doc.covered_s)}: samples do not reach back ${asked} yet.`
-      : `Counts are of the last ${asked}.`;
+  $("covered").textContent = doc.covered_s === null ? `Counts are those since the beginning, which was less than ${asked} ago.`
+    : `Counts are of the last ${asked}.`;
   if (doc.left_out) $("covered").textContent += ` ${doc.left_out} namespaces are too many and left out.`;
 }
 
