@@ -164,6 +164,12 @@ class EmbeddedValkey:
             raise RegistryUnavailable(": ".join([complaint.decode(), *said]))
 
 
+def runs(directory: str | Path) -> bool:
+    """Whether the server of a directory answers; starts none. Raises ConfigError."""
+    socket_path = _known_socket_path(Path(directory).absolute())
+    return bool(socket_path) and embedded_guard.answers(socket_path, PING_S)
+
+
 def _lock_file(path: Path) -> LockFile:
     try:
         return LockFile(path)

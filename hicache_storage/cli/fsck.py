@@ -115,7 +115,7 @@ class _Run:
         if self._objects and orders.delete_left:
             raise ConfigError("--delete-left: objects belong to no process; see `clear`")
         with contextlib.ExitStack() as stack:
-            access = stack.enter_context(self._access()) if self._endpoint else None
+            access = stack.enter_context(self._access()) if self._is_awake() else None
             checks, media = stack.enter_context(self._media(orders, access))
             found = self._compared(access, media, orders) if access else None
         ok = all(check.ok for check in checks) and (found is None or found.ok)
@@ -134,10 +134,21 @@ class _Run:
 
         if self._endpoint is None:
             raise ConfigError("--rebuild needs a registry: name it with --registry or --config")
+        if not self._is_awake():
+            raise ConfigError(
+                f"the registry {self._endpoint} ended with its last process: those that start "
+                "announce their pages, and find those of others, by themselves"
+            )
         with self._seen() as media, announced() as say:
             lying = [each for medium in media for each in medium.found]
             done = rebuild(self._endpoint, self._options, lying, self._settle_s, say)
         print_json({"ok": True, "rebuilt": done.to_json()}) if as_json else show_rebuilt(done)
+
+    def _is_awake(self) -> bool:
+        """Whether there is a registry; an embedded one is only while processes use it."""
+        from hicache_storage.tools.registry_access import is_asleep
+
+        return self._endpoint is not None and not is_asleep(self._endpoint, self._options)
 
     def _access(self) -> RegistryAccess:
         from hicache_storage.tools.registry_access import RegistryAccess

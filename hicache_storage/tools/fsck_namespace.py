@@ -156,7 +156,7 @@ class NamespaceCheck:
 
     def _read(self) -> Records:
         listed = partial(audit.ask, b"SISMEMBER", keys.TAGS, self.tag)
-        return read_records(self._access, self.tag, listed=self._access.ask(listed, b"") == 1)
+        return read_records(self._access, self.tag, listed=self._access.ask(listed, keys.TAGS) == 1)
 
     def _read_faults(self) -> Iterator[Fault]:
         self.records = self._read()

@@ -120,10 +120,10 @@ def _listed(access: RegistryAccess, found: list[Found], *, repair: bool) -> list
     tags: list[bytes] = []
     cursor = b"0"
     while len(tags) < _MAX_NAMESPACES:
-        part = access.ask(partial(audit.part, keys.TAGS, cursor), b"")
+        part = access.ask(partial(audit.part, keys.TAGS, cursor), keys.TAGS)
         if part.kind not in ("set", "none"):
             if repair:
-                access.ask(partial(audit.ask, b"UNLINK", keys.TAGS), b"")
+                access.ask(partial(audit.ask, b"UNLINK", keys.TAGS), keys.TAGS)
             found.append(Found(_no_tag(f"g is a {part.kind}"), repair))
             break
         for member in part.found:
@@ -131,7 +131,7 @@ def _listed(access: RegistryAccess, found: list[Found], *, repair: bool) -> list
                 tags.append(member)
             else:
                 if repair:
-                    access.ask(partial(audit.ask, b"SREM", keys.TAGS, member), b"")
+                    access.ask(partial(audit.ask, b"SREM", keys.TAGS, member), keys.TAGS)
                 found.append(Found(_no_tag(repr(member[:64])), repair))
         cursor = part.after
         if cursor == b"0":

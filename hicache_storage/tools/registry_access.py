@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
+from urllib.parse import unquote
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, RegistryUnavailable
 from kvmanager.connection import Channel, Pool
 from kvmanager.driver import Driver
-from kvmanager.embedded import EmbeddedValkey
+from kvmanager.embedded import EmbeddedValkey, runs
 from kvmanager.endpoint import redacted
 from kvmanager.flow import Flow, T
 from kvmanager.options import RegistryOptions
@@ -37,10 +38,7 @@ class RegistryAccess:
         self.options = options
         self._server: EmbeddedValkey | None = None
         url = endpoint
-        if endpoint.partition(":")[0] == "embedded":
-            directory = endpoint.partition(":")[2] or options.embedded_dir
-            if not directory:
-                raise ConfigError("endpoint embedded needs a directory: embedded:/directory")
+        if directory := embedded_directory(endpoint, options):
             self._server = EmbeddedValkey.acquire(directory)
             url = self._server.url
         self._finder = finder(url)
@@ -90,16 +88,32 @@ class RegistryAccess:
         self.close()
 
     def _run(self, flow: Flow[T], tag: bytes) -> T:
-        if tag != self._tag:
+        if self._driver is None or tag != self._tag:
             self._disconnect()
-        deadline = Deadline.after_ms(max(self.options.timeout_ms, 1000))
-        if self._driver is None or self._connection is None:
             pool = Pool(self._finder, self.options.connect_timeout_ms, key=tag)
             self._driver, self._tag = Driver(pool, self.options), tag
+        deadline = Deadline.after_ms(max(self.options.timeout_ms, 1000))
+        if self._connection is None:
             self._connection = self._driver.connect(deadline, fresh=True)
         return self._driver.run_on(self._connection, flow, deadline)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        self._driver = self._connection = None
+        self._connection = None
+
+
+def embedded_directory(endpoint: str, options: RegistryOptions) -> str:
+    """Where an embedded registry is; "" for any other. Raises ConfigError if that is not said."""
+    kind, _, directory = endpoint.partition(":")
+    if kind != "embedded":
+        return ""
+    if not (directory or options.embedded_dir):
+        raise ConfigError("endpoint embedded needs a directory: embedded:/directory")
+    return unquote(directory) or options.embedded_dir or ""
+
+
+def is_asleep(endpoint: str, options: RegistryOptions) -> bool:
+    """Whether that is an embedded registry which does not run, since no process uses it."""
+    directory = embedded_directory(endpoint, options)
+    return bool(directory) and not runs(directory)

@@ -175,12 +175,12 @@ def _of_names(records: Records, namespace: Namespace | None) -> Iterator[Fault]:
     if names.kind == "none":
         if records.listed:
             mend = ((b"SREM", keys.TAGS, tag),)
-            yield fault(UNKNOWN_NAMESPACES, detail="", shard=b"", mend=mend)
+            yield fault(UNKNOWN_NAMESPACES, detail="", shard=keys.TAGS, mend=mend)
         return
     if problem := _problem(records):
         yield fault(NAMES, detail=problem, shard=tag, mend=_written_anew(records, namespace))
     elif not records.listed and b"forgetting" not in names.items:
-        yield fault(UNLISTED, detail="", shard=b"", mend=((b"SADD", keys.TAGS, tag),))
+        yield fault(UNLISTED, detail="", shard=keys.TAGS, mend=((b"SADD", keys.TAGS, tag),))
 
 
 def _problem(records: Records) -> str:
