@@ -133,7 +133,8 @@ def test_a_pinned_page_is_kept_until_its_pin_ends(service: Service, cluster: Clu
     assert ask(service, "DELETE", path) == (200, {"ended": 1})
     removed = store.registry.remove(entries[:2], soon(), touched_ms=ages[:2])
     assert removed == [Removal.REMOVED] * 2
-    for wrong in ({"hashes": ["a"]}, {"ttl_s": 0}, {"digests": ["x"], "ttl_s": 1}, []):
+    wrong_ones: list[Any] = [{"hashes": ["a"]}, {"ttl_s": 0}, {"digests": ["x"], "ttl_s": 1}, []]
+    for wrong in wrong_ones:
         assert ask(service, "PUT", path, wrong)[0] == 422
 
 

@@ -6,19 +6,25 @@ import asyncio
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hicache_backends.errors import RegistryError
 from hicache_backends.outcomes import Reason
 from kvmanager import keys, leases, quotas, tenants
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
+from kvmanager.http_endpoint import HttpEndpoint
 from kvmanager.leases import LeaseLost
 from kvmanager.options import RegistryOptions
 from kvmanager.service.access import Access
@@ -29,13 +35,14 @@ from kvmanager.service.loops.settling import Settling
 from kvmanager.service.loops.sweeping import Sweeping
 from kvmanager.sweep import Sweep
 from tests.kvmanager.http_fixtures import server_binary
-from tests.kvmanager.http_service import Service
+from tests.kvmanager.http_service import REPOSITORY, Service
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon
 from tests.kvmanager.servers import Server
 
 __all__ = ["server_binary"]
 
 TAG = keys.tag(NAMESPACE.fingerprint)
+CALM = RegistryOptions(timeout_ms=2000, heartbeat_ms=500, ttl_ms=5000)
 DEAD_CLAIM = b"8 bytes!1"
 HOLDERS = (bytes(16), b"1" * 16)
 
@@ -130,27 +137,70 @@ def test_a_service_that_slept_through_its_lease_does_not_act(
 def test_what_a_killed_process_left_goes_where_all_clients_use_http(
     server: Server, start: Callable[..., Service]
 ) -> None:
-    """Its claims are hidden at their end and gone a sweep later; its pages on a shared medium stay
-    readable."""
+    """Its claims are hidden at their end and gone a sweep later, its pages on a shared medium stay
+    readable; under load, and although a manager is killed as well."""
     services = [start("--sweep-every", "0.5") for _ in range(2)]
     url = ",".join(service.url for service in services)
-    options = RegistryOptions(timeout_ms=500, heartbeat_ms=100, ttl_ms=400, claim_grace_ms=1000)
+    pages, claimed = digests(10), digests(200)
     with Cluster(url) as cluster, server.client() as client:
-        gone, other = cluster.store(options=options, start=False), cluster.store()
-        pages, claimed = digests(10), digests(200)
-        gone.write(gone.chain(pages))
-        gone.registry.claim(claimed, soon(100))
-        # others hold claims, so that the key as a whole does not end with those
-        other.registry.claim(digests(1), soon(60_000))
-        (held,) = [key for key in client.scan_iter() if key.startswith(b"c")]
-        assert client.hlen(held) == 200 + 1 + 1
-        services[0].kill()
-        eventually(lambda: reason(other, claimed[0]) is Reason.BEING_WRITTEN)
-        eventually(lambda: reason(other, claimed[0]) is Reason.NEVER_WRITTEN)
-        began = time.monotonic()
-        eventually(lambda: client.hlen(held) == 1 + 1)
-        assert time.monotonic() - began < 2
-        assert other.lookup(pages).prefix == 10
+        other = cluster.store(options=CALM)
+        arguments = [url, cluster.medium.hex(), b"".join(pages).hex(), b"".join(claimed).hex()]
+        writer = subprocess.Popen(
+            [sys.executable, "-m", "tests.kvmanager.http_writer", *arguments, "4000"],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'backends'}"},
+        )
+        with writer, looking_up(other, pages) as failures:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+            # others hold claims, so that the key as a whole does not end with those
+            other.registry.claim(digests(1), soon(60_000))
+            (held,) = [key for key in client.scan_iter() if key.startswith(b"c")]
+            assert client.hlen(held) == 200 + 1 + 1
+            writer.kill()
+            endpoint = HttpEndpoint.parse(url)
+            services[endpoint.addresses.index(endpoint.first)].kill()  # the one that is used
+            assert reason(other, claimed[0]) is Reason.BEING_WRITTEN
+            eventually(lambda: reason(other, claimed[0]) is Reason.NEVER_WRITTEN)
+            began = time.monotonic()
+            eventually(lambda: client.hlen(held) == 1 + 1)
+            assert time.monotonic() - began < 2
+            gone = [key for key in client.scan_iter() if key.startswith(b"r")]
+            assert len(gone) == 1, "the process is gone"
+            assert other.lookup(pages).prefix == 10
+        assert failures == []
+
+
+@contextmanager
+def looking_up(store: Store, pages: list[bytes]) -> Iterator[list[str]]:
+    """Meanwhile pages are looked up without a pause; what went wrong, where they had been found."""
+    failures: list[str] = []
+    ended = threading.Event()
+
+    def look_up() -> None:
+        found = False
+        while not ended.is_set():
+            try:
+                now = store.lookup(pages).prefix == len(pages)
+            except RegistryError as error:
+                failures.append(str(error))
+                return
+            if found and not now:
+                failures.append("the pages are gone")
+                return
+            found = now
+        if not found:
+            failures.append("the pages were never found")
+
+    threads = [threading.Thread(target=look_up) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failures
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 def reason(store: Store, digest: bytes) -> Reason | None:

@@ -75,14 +75,14 @@ def try_out(case: Any, service: Service) -> None:
         assert answer.status_code < 500, answer.text
 
 
-@SCHEMA.parametrize()
+@SCHEMA.parametrize()  # type: ignore[untyped-decorator]  # its types are as it likes
 @settings(max_examples=3, **QUICK)
 def test_no_request_makes_the_service_fail(case: Any, service: Service) -> None:
     try_out(case, service)
 
 
 @pytest.mark.slow
-@SCHEMA.parametrize()
+@SCHEMA.parametrize()  # type: ignore[untyped-decorator]  # its types are as it likes
 @settings(max_examples=100, **QUICK)
 def test_no_request_of_many_makes_the_service_fail(case: Any, service: Service) -> None:
     try_out(case, service)
