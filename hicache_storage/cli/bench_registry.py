@@ -33,6 +33,10 @@ def bench_registry(
     http: Annotated[
         bool, typer.Option("--http", help="Look the trace up by way of 'kvmanager serve', too.")
     ] = False,
+    locate: Annotated[
+        bool,
+        typer.Option("--locate", help="Only how long routers wait for where a prefix is stored."),
+    ] = False,
     sglang_wheel: Annotated[
         Path | None, typer.Option(help="Wheel to take mini3fs from; else installed or downloaded.")
     ] = None,
@@ -46,6 +50,7 @@ def bench_registry(
 ) -> None:
     """Time the registry on real Valkey: lookups of a trace, claims and publishes, memory a page."""
     from hicache_storage.tools.registry_bench import bench
+    from hicache_storage.tools.registry_bench_locate import locate_figures
     from hicache_storage.tools.registry_bench_plan import RegistryBenchPlan
 
     plan = RegistryBenchPlan(
@@ -61,7 +66,7 @@ def bench_registry(
         directory=directory,
     )
     with _progress() as progress:
-        figures = bench(plan, progress)
+        figures = locate_figures(progress) if locate else bench(plan, progress)
     if as_json:
         print_json(figures)
     else:

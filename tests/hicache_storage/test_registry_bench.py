@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hicache_backends.errors import ConfigError
 from hicache_storage.cli.bench_registry import bench_registry
-from hicache_storage.tools import mini3fs, registry_bench_pages
+from hicache_storage.tools import mini3fs, registry_bench_locate, registry_bench_pages
 from hicache_storage.tools.registry_bench_plan import RegistryBenchPlan
 
 MODULE = mini3fs.MODULE.replace(".", "/") + ".py"
@@ -121,6 +121,13 @@ def test_all_sides_find_the_same_pages(cache: Path, tmp_path: Path, trace: Path)
     assert set(figures["claim_publish_keys_per_s"]) == {"32", "128"}
     assert set(figures["memory_bytes_per_page"]) == {"1024"}
     assert set(figures["exists_128_beside_spinner"]) == {"local", "registry"}
+
+
+def test_locate_is_fast_enough_for_a_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_bench_locate, "CALLS", 300)
+    figures = run("--locate")
+    assert figures["redis"]["p50_ms"] < 3 * 5  # type: ignore[operator]  # a number here
+    assert figures["http"]["p50_ms"] < 3 * 8  # type: ignore[operator]  # a number here
 
 
 @pytest.mark.slow
