@@ -22,7 +22,8 @@ MAX_NAMESPACES = 64
 """Of one question."""
 
 NamespaceId = Annotated[str, Field(pattern="^[0-9a-f]{18}$")]
-PageHash = Annotated[str, Field(min_length=1, max_length=1024)]
+PageHash = Annotated[str, Field(min_length=1, max_length=256)]
+"""Of any letters, which take 4 bytes at most: `identity.MAX_KEY_BYTES`."""
 DigestText = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
