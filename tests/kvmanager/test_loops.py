@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 import subprocess
@@ -14,13 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-import redis
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hicache_backends.errors import RegistryError
 from hicache_backends.outcomes import Reason
-from kvmanager import keys, leases, quotas, tenants
+from kvmanager import keys, leases
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
@@ -30,18 +26,15 @@ from kvmanager.options import RegistryOptions
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing
 from kvmanager.service.control.base import Control
-from kvmanager.service.loops.loop import Loop, LoopOptions, Task, Worker
-from kvmanager.service.loops.settling import Settling
-from kvmanager.service.loops.sweeping import Sweeping
-from kvmanager.sweep import Sweep
+from kvmanager.service.loops.loop import Loop, Worker
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import REPOSITORY, Service
-from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon
+from tests.kvmanager.loop_steps import TAG
+from tests.kvmanager.members import Cluster, Store, digests, eventually, soon
 from tests.kvmanager.servers import Server
 
 __all__ = ["server_binary"]
 
-TAG = keys.tag(NAMESPACE.fingerprint)
 CALM = RegistryOptions(timeout_ms=2000, heartbeat_ms=500, ttl_ms=5000)
 DEAD_CLAIM = b"8 bytes!1"
 HOLDERS = (bytes(16), b"1" * 16)
@@ -205,168 +198,6 @@ def looking_up(store: Store, pages: list[bytes]) -> Iterator[list[str]]:
 
 def reason(store: Store, digest: bytes) -> Reason | None:
     return store.lookup([digest]).reasons[0]
-
-
-def run_step(server: Server, make: Callable[[Worker], Task], **options: float) -> None:
-    async def once() -> None:
-        backing = Backing(server.url)
-        await backing.open()
-        await make(Worker(Control(backing, Access()), LoopOptions(**options))).step()
-        await backing.close()
-
-    asyncio.run(once())
-
-
-def sweep_all(server: Server) -> None:
-    """As if everything had been left a week ago."""
-    with server.client() as client:
-        client.delete(leases.sweep_key(TAG))
-    run_step(server, lambda worker: Sweeping(worker, -1000, -1000, -1000))
-
-
-def families(client: redis.Redis) -> set[bytes]:
-    return {key[:1] for key in client.scan_iter(count=1000)}
-
-
-def test_a_namespace_that_nobody_uses_is_forgotten(server: Server, cluster: Cluster) -> None:
-    store = cluster.store()
-    store.write(store.chain(digests(50)))
-    store.registry.claim(digests(5), soon(60_000))
-    with server.client() as client:
-        client.hset(b"y" + TAG, os.urandom(16), b"99999999999")
-        client.delete(leases.sweep_key(TAG))
-        run_step(server, Sweeping)
-        assert client.smembers(keys.TAGS) == {TAG}, "it is in use"
-        assert store.lookup(list(store.pages)).prefix == 50
-        store.registry.close()
-        sweep_all(server)
-        assert client.smembers(keys.TAGS) == set()
-        assert families(client) == {b"w"}
-        again = cluster.store()
-        again.settled()
-        assert client.smembers(keys.TAGS) == {TAG}
-
-
-def test_what_was_cleared_stays_cleared_where_the_namespace_was_forgotten(
-    server: Server, cluster: Cluster
-) -> None:
-    store = cluster.store()
-    store.settled()
-    epoch = store.registry.clear_namespace(soon())
-    store.registry.close()
-    sweep_all(server)
-    with server.client() as client:
-        assert families(client) == {b"n", b"w"}
-        assert client.hget(b"n" + TAG, "cleared") == b"%d" % epoch
-
-
-def test_a_process_that_comes_while_its_namespace_is_forgotten_stays_listed(
-    server: Server, cluster: Cluster, driver: Driver
-) -> None:
-    store = cluster.store()
-    store.registry.close()
-    with server.client() as client:
-        client.delete(leases.sweep_key(TAG))
-        sweep = Sweep(TAG, HOLDERS[0], private_ms=-1000, shared_ms=-1000)
-        while driver.run(sweep.step(), soon()):
-            pass
-        assert sweep.empty
-        assert sweep.lease is not None
-        own = (b"n" + TAG, b"s" + TAG, b"q" + TAG)
-        assert driver.run(sweep.lease.act("forget", own, (b"1", b"-1000")), soon()) == 1
-        late = cluster.store()
-        eventually(lambda: len(late.orders) > 1)
-        client.srem(keys.TAGS, TAG)  # as the next command of the service does
-        eventually(lambda: client.sismember(keys.TAGS, TAG) == 1)
-        assert driver.run(sweep.lease.act("forget", own, (b"2", b"-1000")), soon()) == 0
-        sweep_all(server)
-        late.settled()
-        assert client.smembers(keys.TAGS) == {TAG}
-
-
-def test_pins_and_orders_end(server: Server, cluster: Cluster) -> None:
-    store = cluster.store()
-    with server.client() as client:
-        now = int(client.time()[0])
-        pins = {b"p" * 16: now - 1, b"q" * 16: now + 60}
-        client.hset(b"y" + TAG, mapping=pins)
-        orders = {store.member.process: b"read 1", b"g" * 16: b"off 1", b"h" * 16: b"off %d" % now}
-        client.hset(b"o" + TAG, mapping=orders)
-        client.delete(leases.sweep_key(TAG))
-        run_step(server, Sweeping)
-        assert client.hkeys(b"y" + TAG) == [b"q" * 16]
-        assert client.hget(b"n" + TAG, "pins") == b"1"
-        assert set(client.hkeys(b"o" + TAG)) == {store.member.process, b"h" * 16}
-
-
-def test_an_epoch_out_of_all_proportion_costs_a_sweep_nothing(
-    server: Server, cluster: Cluster
-) -> None:
-    """A member brings back whatever epoch it has seen."""
-    store = cluster.store()
-    store.registry.close()
-    with server.client() as client:
-        client.hset(b"n" + TAG, "epoch", 1 << 52)
-        client.delete(leases.sweep_key(TAG))
-        began = time.monotonic()
-        run_step(server, Sweeping)
-        assert time.monotonic() - began < 2
-
-
-@given(
-    st.integers(0, 1 << 50),
-    st.dictionaries(st.binary(min_size=2, max_size=2), st.integers(0, 1 << 44), max_size=20),
-    st.integers(0, 1 << 50),
-)
-def test_shares_of_a_quota_keep_the_tenant_below_it(
-    quota: int, kept: dict[bytes, int], left_behind: int
-) -> None:
-    usage = sum(kept.values()) + left_behind
-    shares = quotas.limits(quota, usage, kept)
-    assert shares.keys() == kept.keys()
-    assert all(share >= 0 for share in shares.values())
-    if usage <= quota:
-        assert all(shares[store] >= used for store, used in kept.items())
-    assert sum(shares.values()) + left_behind <= max(quota, usage) + len(kept)
-    if not left_behind and kept:
-        assert sum(shares.values()) <= quota + len(kept)
-
-
-def test_settings_of_a_tenant_reach_the_processes_in_all_its_namespaces(
-    server: Server, cluster: Cluster, driver: Driver
-) -> None:
-    other_pool = dataclasses.replace(NAMESPACE, pool="other")
-    elsewhere = dataclasses.replace(NAMESPACE, tenant="theirs")
-    stores = [cluster.store(), cluster.store(namespace=other_pool)]
-    theirs = cluster.store(namespace=elsewhere)
-    stores[0].write(stores[0].chain(digests(100)))
-    set_for = tenants.Settings(60 * 4096, 5000, "read")
-    driver.run(tenants.enlist("default"), soon())
-    driver.run(tenants.write("default", set_for), soon())
-    run_step(server, Settling)
-    eventually(lambda: all(ordered(store) == ("read", 5000) for store in stores))
-    eventually(lambda: limits(stores) == [60 * 4096, 0])
-    eventually(lambda: bool(theirs.orders))
-    assert ordered(theirs) == (None, None)
-    driver.run(tenants.delete("default"), soon())
-    driver.run(tenants.strike("default"), soon())
-    run_step(server, Settling)
-    # the lease is the first service's
-    assert all(ordered(store) == ("read", 5000) for store in stores)
-    with server.client() as client:
-        for namespace in (NAMESPACE, other_pool):
-            client.delete(leases.task_key(keys.tag(namespace.fingerprint), b"settle"))
-    run_step(server, Settling)
-    eventually(lambda: all(ordered(store) == (None, None) for store in stores))
-    eventually(lambda: limits(stores) == [None, None])
-
-
-def ordered(store: Store) -> tuple[str | None, int | None]:
-    return store.orders[-1].mode, store.orders[-1].ttl_ms
-
-
-def limits(stores: list[Store]) -> list[int | None]:
-    return [store.orders[-1].limit_bytes for store in stores]
 
 
 def test_a_task_that_fails_is_told_of_once_and_goes_on(
