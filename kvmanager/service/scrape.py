@@ -21,7 +21,7 @@ from kvmanager.service.sums import Sums, TenantLabels
 def add_metrics(app: FastAPI, control: Control, metrics: Metrics, loops: Sequence[Loop]) -> None:
     """Add the route. A scrape asks nothing of Redis."""
     labels = TenantLabels()
-    background = _Background(control.census, loops)
+    background = Background(control.census, loops)
 
     @app.get(
         "/metrics",
@@ -39,7 +39,7 @@ def add_metrics(app: FastAPI, control: Control, metrics: Metrics, loops: Sequenc
 
 
 @dataclass(frozen=True, eq=False)
-class _Background:
+class Background:
     """A collector: how well the service keeps up with its own work."""
 
     census: Census
