@@ -16,6 +16,7 @@ import msgpack
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, StorageUnavailable
 from hicache_backends.fsspec_calls import FileSystemCalls
+from hicache_backends.fsspec_files import WholeFiles
 from hicache_backends.identity import Namespace
 from hicache_backends.io.select import open_engine
 from hicache_backends.objects.storage import ObjectOptions, ObjectStorage
@@ -81,7 +82,8 @@ class FsspecStore(ObjectStore):
         scheme = protocol if isinstance(protocol, str) else protocol[0]
         self.name = f"{scheme}:{self._calls.root}"
         self._engine = open_engine()
-        self._renames = not self._calls.is_async and self._calls.overrides("mv")
+        renames = not self._calls.is_async and self._calls.overrides("mv")
+        self._files = WholeFiles(self._fs, self._calls.root) if renames else None
         self._creates = False  # a put that must not overwrite says so: found out when opened
         self._ask = 0
 
@@ -97,6 +99,8 @@ class FsspecStore(ObjectStore):
             name = None
         if not isinstance(name, bytes) or len(name) != 16:
             raise StorageUnavailable(f"{self.name}/{MEDIUM_KEY} is not what was written there")
+        if self._files:
+            self._calls.all([self._files.sweep], deadline)
         if self._calls.is_async:
             create = self._calls.method("pipe_file")
             again = partial(create, f"{self._calls.root}/{MEDIUM_KEY}", found, mode="create")
@@ -127,8 +131,8 @@ class FsspecStore(ObjectStore):
         return self._ask > 0 or not self._creates
 
     def put_from(self, keys: Sequence[str], objects: Pages, deadline: Deadline) -> list[Outcome]:
-        if self._renames:
-            write: Callable[..., Any] = self._write
+        if self._files:
+            write: Callable[..., Any] = self._files.write
         else:
             write = self._calls.method("pipe_file")
             write = partial(write, mode="create") if self._creates else write
@@ -163,8 +167,8 @@ class FsspecStore(ObjectStore):
 
     def create(self, key: str, data: bytes, deadline: Deadline) -> None:
         path = f"{self._calls.root}/{key}"
-        if self._renames and hasattr(self._fs, "link"):
-            call = partial(self._write, path, data, exclusive=True)
+        if self._files and hasattr(self._fs, "link"):
+            call = partial(self._files.write, path, data, exclusive=True)
         else:
             call = partial(self._calls.method("pipe_file"), path, data, mode="create")
         done = self._calls.all([call], deadline)[0]
@@ -193,23 +197,6 @@ class FsspecStore(ObjectStore):
             for i, facts in zip(failed, found, strict=True)
             if isinstance(facts, dict) and facts.get("size", size) != size
         ]
-
-    def _write(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
-        """Write a file whole: beside its place, and then there."""
-        beside = f"{path}.{uuid.uuid4().hex}"
-        try:
-            self._fs.pipe_file(beside, data)
-        except FileNotFoundError:
-            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(beside, data)
-        try:
-            if exclusive:
-                self._fs.link(beside, path)
-            else:
-                self._fs.mv(beside, path)
-        finally:
-            if exclusive or self._fs.exists(beside):
-                self._fs.rm_file(beside)
 
 
 def _bytes_of(objects: Pages, row: int) -> bytes:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,15 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import ConfigError, IdentityMismatch, MissingExtra, StorageUnavailable
 from hicache_backends.fsspec_calls import FileSystemCalls, LateError
+from hicache_backends.fsspec_files import ABANDONED_S, WRITING
 from hicache_backends.fsspec_store import MEDIUM_KEY, FsspecOptions, FsspecStore, open_fsspec
 from hicache_backends.outcomes import Reason
 from hicache_backends.pages import Pages
 from hicache_backends.table import open_storage
 from hicache_backends.testing.canaries import NAMESPACE, digests_of, get, put
 from tests.backends.objects.media import soon
+
+KILLED = Path(__file__).with_name("killed_writer.py")
 
 
 def memory_url() -> str:
@@ -59,6 +65,29 @@ def test_all_who_open_a_place_agree_which_medium_it_is(tmp_path: Path) -> None:
     other = FsspecStore(f"file://{tmp_path}/other", {})
     assert other.medium(soon()) not in found
     other.close()
+
+
+def test_what_a_killed_writer_left_goes_at_an_opening_an_hour_later(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, str(KILLED), f"file://{tmp_path}"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    [left] = (tmp_path / WRITING).iterdir()
+    assert left.read_bytes() == b"half"
+    for age_s, there in ((0, True), (ABANDONED_S - 60, True), (ABANDONED_S + 60, False)):
+        os.utime(left, (time.time() - age_s,) * 2)
+        store = FsspecStore(f"file://{tmp_path}", {})
+        store.medium(soon())
+        store.close()
+        assert left.exists() is there
+
+
+def test_files_that_cannot_be_put_in_their_place_do_not_pile_up(tmp_path: Path) -> None:
+    storage = open_fsspec(NAMESPACE, FsspecOptions(f"file://{tmp_path}"))
+    pages = digests_of(*range(3))
+    for page in pages:  # a file stands where its folder belongs
+        (tmp_path / NAMESPACE.fingerprint.hex() / page.hex()[:2]).touch()
+    assert not any(put(storage, pages))
+    assert storage.close()
+    assert [*(tmp_path / WRITING).iterdir()] == []
 
 
 def test_another_identity_in_its_place_is_refused() -> None:
