@@ -73,9 +73,11 @@ class Side:
         return found.transpose(0, 1).reshape(found.shape[1], -1)
 
 
-def measure(folder: Path, pages: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+def measure(
+    folder: Path, pages: int, rounds: int, congestion: str | None
+) -> dict[str, dict[str, dict[str, float]]]:
     """By way of ours and phase: medians in seconds, and theirs over ours."""
-    with mooncake_network():
+    with mooncake_network(congestion):
         return {name: _beside(name, folder, pages, rounds) for name in (OURS, REGISTERED)}
 
 
@@ -139,12 +141,13 @@ def _ours(cluster: MooncakeCluster, *, registered: bool) -> dict[str, Any]:
 def main(
     pages: Annotated[int, typer.Option(help="Pages of 1 MiB a call.", min=1)] = 64,
     rounds: Annotated[int, typer.Option(min=1)] = 9,
+    congestion: Annotated[str | None, typer.Option(help="TCP congestion control.")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Times of a put and a get, ours and SGLang's own class."""
     torch.set_num_threads(1)  # its threads stay awake for a while, on cores that the calls need
     with TemporaryDirectory(prefix="mooncake-bench-") as folder:
-        figures = measure(Path(folder), pages, rounds)
+        figures = measure(Path(folder), pages, rounds, congestion)
     if as_json:
         typer.echo(json.dumps(figures))
         return

@@ -1,12 +1,16 @@
 """What the backend costs over Mooncake's own calls, in turns on one cluster.
 
-python -m tests.backends.mooncake.bench [--rounds 5] [--segment-mib 1024]
+python -m tests.backends.mooncake.bench [--rounds 5] [--segment-mib 1024] [--congestion reno]
 
 A holder process and this one as a client without memory, over TCP on loopback. Each round puts
 and gets the same amount bare (`batch_put_from`, `batch_get_into`, no checksum) and through the
-backend, from memory that is registered (moved in place) and memory that is not (staged). Rates
-are those of the first quartile, so that what else runs on the machine counts little; ratios are of
-these and, after the stroke, medians of the rounds' own: above 1, the backend is faster.
+backend, from memory that is registered (moved in place where that is faster) and memory that is
+not (copied). Rates are those of the first quartile, so that what else runs on the machine counts
+little; ratios are of these and, after the stroke, medians of the rounds' own: above 1, the backend
+is faster. `limit` is the bare call and a checksum of the same memory, and nothing else: what
+verifies can't be faster. `--congestion` sets how TCP in the network of the run keeps to its rate,
+instead of as the host does: BBR spreads what it sends over time, by what it thinks of each
+connection, which on loopback halves the rate and makes it jump from one to another.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from hicache_backends.deadline import Deadline
+from hicache_backends.identity import DIGEST_BYTES
+from hicache_backends.io.select import open_engine
 from hicache_backends.mooncake.backend import MooncakeOptions, open_mooncake
 from hicache_backends.mooncake.client import Client, connect, disconnect
 from hicache_backends.mooncake.options import find_cluster
@@ -35,6 +41,7 @@ from tests.backends.mooncake.cluster import MooncakeCluster
 from tests.backends.mooncake.network import lonely_network
 
 BATCH_BYTES = 64 << 20
+ENGINE = open_engine()
 Times = dict[str, list[float]]
 
 
@@ -58,13 +65,17 @@ def timed(call: Callable[[], Sequence[object]], ok: Callable[[object], bool]) ->
 
 
 def bare(client: Client, pages: Pages, name: str, times: Times) -> None:
+    """And how long a checksum of the same pages takes, nothing else going on."""
     keys = [f"bare/{name}/{i}" for i in range(len(pages))]
     size = pages.page_bytes
     put = timed(lambda: client.put_from(keys, pages, later()), lambda code: code == 0)
     got = timed(lambda: client.get_into(keys, pages, later()), lambda code: code == size)
-    times.setdefault("bare put", []).append(put)
-    times.setdefault("bare get", []).append(got)
+    seeds = bytes(DIGEST_BYTES * len(pages))
+    summed = timed(lambda: [ENGINE.checksum(pages, seeds).all()], bool)
     client.remove(keys, later())
+    for way, seconds in (("put", put), ("get", got)):
+        times.setdefault(f"bare {way}", []).append(seconds)
+        times.setdefault(f"limit {way}", []).append(seconds + summed)
 
 
 def ours(storage: ObjectStorage, pages: Pages, name: str, kind: str, times: Times) -> None:
@@ -110,8 +121,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--segment-mib", type=int, default=1024)
     parser.add_argument("--page-mib", type=float, nargs="*", default=[0.0625, 1, 4])
     parser.add_argument("--transfer-mib", type=int, default=64)
+    parser.add_argument("--congestion", choices=["reno", "cubic", "bbr"])
     chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as directory, lonely_network():
+    with (
+        tempfile.TemporaryDirectory(prefix="mooncake-bench-") as directory,
+        lonely_network(chosen.congestion),
+    ):
         cluster = MooncakeCluster(Path(directory))
         try:
             cluster.start_master()
@@ -123,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
                 for way in ("put", "get"):
                     plain = times[f"bare {way}"]
                     line = f"{mib} MiB {way}: bare {_rate(plain)}"
-                    for kind in ("registered", "staged"):
+                    for kind in ("registered", "staged", "limit"):
                         own = times[f"{kind} {way}"]
                         pairs = zip(plain, own, strict=True)
                         median = statistics.median(a / b for a, b in pairs)

@@ -21,13 +21,13 @@ PACKAGES = Path(__file__).parents[3] / ".ci" / "debian-packages"
 
 
 @contextmanager
-def mooncake_network() -> Iterator[None]:
+def mooncake_network(congestion: str | None = None) -> Iterator[None]:
     """Skip where Mooncake or the right to a network is missing; in CI that is a failure."""
     if importlib.util.find_spec("mooncake") is None or master_binary() is None:
         _absent("mooncake-transfer-engine-non-cuda is not installed")
     subprocess.run([str(PACKAGES), *LIBRARIES], check=True, timeout=300)
     try:
-        with lonely_network():
+        with lonely_network(congestion):
             yield
     except PermissionError as error:
         _absent(f"no network namespace can be made ({error}): tests of Mooncake need root")
