@@ -63,6 +63,7 @@ _MISS: dict[Reason | None, str] = {
     None: f"miss.{Reason.NEVER_WRITTEN.value}",
     **{reason: f"miss.{reason.value}" for reason in Reason},
 }
+_ABSENT = {reason: f"absent.{reason.value}" for reason in Reason}
 _families_lock = threading.Lock()
 _families: WeakKeyDictionary[CollectorRegistry, dict[str, MetricWrapperBase]] = WeakKeyDictionary()
 
@@ -134,8 +135,8 @@ class Metrics:
             ("get.hits", hits),
             ("get.bytes", bytes_moved),
             ("load.us", int(seconds * 1e6)),
-            *((_MISS[reason], pages) for reason, pages in reasons.items()),
-            late=Reason.TIMEOUT in reasons,
+            *[(_MISS[reason], pages) for reason, pages in reasons.items()],
+            late=bool(reasons) and Reason.TIMEOUT in reasons,
         )
         for reason, pages in reasons.items():
             self._miss[reason or Reason.NEVER_WRITTEN].inc(pages)
@@ -148,15 +149,10 @@ class Metrics:
         self, requested: int, found: int, seconds: float, why: Reason | None = None
     ) -> None:
         """Count one exists call. `why`: the reason of the pages that it did not find, if known."""
-        absent = requested - found
-        self.tally.took(
-            "exists",
-            seconds,
-            ("exists.pages", requested),
-            ("exists.found", found),
-            *(((f"absent.{why.value}", absent),) if why and absent else ()),
-            late=why is Reason.TIMEOUT,
-        )
+        counts = [("exists.pages", requested), ("exists.found", found)]
+        if why is not None and found < requested:
+            counts.append((_ABSENT[why], requested - found))
+        self.tally.took("exists", seconds, *counts, late=why is Reason.TIMEOUT)
         self._requested["exists"].inc(requested)
         self._plain["found"].inc(found)
         self._seconds["exists"].observe(seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from hicache_backends.deadline import Deadline
@@ -32,7 +32,7 @@ class Tally:
         self._said: deque[_Counts] = deque()
         self._loads: deque[tuple[bytes, int]] = deque()
         self._adding = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._counts: defaultdict[str, int] = defaultdict(int)
         self._hot = HotPages()
 
     @property
@@ -42,15 +42,26 @@ class Tally:
 
     def add(self, *counts: tuple[str, int]) -> None:
         """Count things by name."""
-        self._said.append(counts)
-        self._add_up()
+        if not self._adding.acquire(blocking=False):
+            self._said.append(counts)
+            return
+        try:
+            if self._said:
+                self._drain()
+            sums = self._counts
+            for name, n in counts:
+                sums[name] += n
+        finally:
+            self._adding.release()
 
     def took(self, operation: str, seconds: float, *counts: tuple[str, int], late: bool) -> None:
         """Count a call, one of `figures.OPERATIONS`, and things with it. `late`: it met its
         deadline."""
         name = self._took[operation][figures.bucket(seconds * 1e6)]
-        more = ((f"late.{self._kind}.{operation}", 1),) if late else ()
-        self.add((name, 1), *counts, *more)
+        if late:
+            self.add((name, 1), *counts, (f"late.{self._kind}.{operation}", 1))
+        else:
+            self.add((name, 1), *counts)
 
     def asked(self, operation: str, began_ns: int, deadline: Deadline) -> None:
         """Count a call to the registry, which has just returned."""
@@ -73,13 +84,6 @@ class Tally:
             self._drain()
             found, self._hot = self._hot, HotPages()
         return found.top(MAX_HOT)
-
-    def _add_up(self) -> None:
-        if self._adding.acquire(blocking=False):
-            try:
-                self._drain()
-            finally:
-                self._adding.release()
 
     def _drain(self) -> None:
         while self._said:

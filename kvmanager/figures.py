@@ -24,6 +24,7 @@ the sums are bounded.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -47,6 +48,7 @@ MAX_COUNTERS = 1024
 MAX_INCREMENT = 1 << 53
 """The scripts count in doubles."""
 
+_BOUNDS_US = [2 ** (n / BUCKETS_AN_OCTAVE) for n in range(MOST_BUCKET)]
 _PLAIN = """
     prefill.tokens prefill.us load.us get.pages get.hits get.bytes exists.pages exists.found
     put.pages put.stored put.existed put.bytes prefetch.pages prefetch.used prefetch.unfulfilled
@@ -81,9 +83,7 @@ def kind(backend: str) -> str:
 
 def bucket(us: float) -> int:
     """Of a latency: the least n with `us` <= 2^(n/4)."""
-    if us <= 1:
-        return 0
-    return min(MOST_BUCKET, math.ceil(BUCKETS_AN_OCTAVE * math.log2(us)))
+    return bisect_left(_BOUNDS_US, us, 0, MOST_BUCKET)
 
 
 def bound_us(n: int) -> float:
