@@ -20,17 +20,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from starlette.types import ASGIApp, Message, Scope
 
+from kvmanager import keys
+from kvmanager.namespaces import id_of
 from kvmanager.service.access import Access, Grant, Role
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
 from kvmanager.service.tracing import Traced, tenant_hash, wanted
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import REPOSITORY, Service
+from tests.kvmanager.members import NAMESPACE, Cluster
 from tests.kvmanager.servers import Server, free_port
 from tests.kvmanager.service_documents import namespace
 
 __all__ = ["server_binary"]
 
+ID = id_of(keys.tag(NAMESPACE.fingerprint))
 TENANT = namespace().get("tenant", "default")
 ABOUT = json.dumps({"namespace": namespace(), "epoch": 0, "digests": ["22" * 16], "media": []})
 JSON = (b"content-type", b"application/json")
@@ -107,6 +111,20 @@ async def test_other_routes_are_told_by_their_pattern_and_what_is_none_by_one_na
     names = [span.name for span in told.spans]
     assert names == ["GET /healthz", "GET /v1/claim", "GET unknown"]
     assert not any("kvmanager.tenant" in attributes(span) for span in told.spans)
+
+
+async def test_a_route_about_a_namespace_tells_its_pattern_and_whose_it_is(
+    told: Told, server: Server
+) -> None:
+    with Cluster(server.url) as cluster:
+        cluster.store()
+        assert await told.ask("GET", f"/v1/namespaces/{ID}") == 200
+        assert await told.ask("GET", f"/v1/tenants/{NAMESPACE.tenant}") == 200
+    one, other = map(attributes, told.spans)
+    assert one["http.route"] == "/v1/namespaces/{id}"
+    assert other["http.route"].startswith("/v1/tenants/{name")
+    assert one["kvmanager.tenant"] == other["kvmanager.tenant"] == tenant_hash(NAMESPACE.tenant)
+    assert ID not in told.spans[0].to_json()
 
 
 async def test_a_span_belongs_to_the_trace_of_its_caller(told: Told) -> None:

@@ -8,6 +8,7 @@ from kvmanager.processes import ProcessRecord
 from kvmanager.service.access import Forbidden, Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import Control
+from kvmanager.service.tracing import concerns
 
 
 async def visible(control: Control, grant: Grant) -> list[NamespaceRecord]:
@@ -31,6 +32,7 @@ async def found(control: Control, grant: Grant, name: str) -> NamespaceRecord:
     record = await control.run(namespaces.describe(tag), tag)
     if record is None or not may_see(grant, record):
         raise missing()
+    concerns(record.tenant)
     return record
 
 
