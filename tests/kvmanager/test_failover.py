@@ -254,3 +254,26 @@ def test_a_killed_master_delays_no_call_and_loses_no_page(
         await_link(master)
         for store in stores:
             assert_all_known(stores, store)
+
+
+def test_a_master_that_hangs_delays_few_calls(deployment: Deployment, service: Service) -> None:
+    """Each session waits for it until its breaker opens, and for no longer."""
+    with Cluster(deployment.url) as direct, Cluster(service.url) as over_http:
+        stores = members(direct, over_http)
+        master = deployment.master(TAG)
+        heir = deployment.replica_of(master)
+        with Traffic(stores) as traffic:
+            master.freeze()
+            eventually(lambda: traffic.failures > 500, WITHIN_S)
+            eventually(lambda: role(heir) == b"master", WITHIN_S)
+            for store in stores:
+                settled(store)
+        assert not traffic.wrong
+        waited = sum(took_ms > MOST_P99_MS for took_ms in traffic.took_ms)
+        until_open = len(stores) * (OPTIONS.breaker_failures + 1)
+        assert waited <= until_open + len(traffic.took_ms) // 100
+        assert max(traffic.took_ms) < OPTIONS.timeout_ms * 3
+        master.thaw()  # what it says now counts no more
+        assert_all_known(stores, stores[0])
+        assert is_at(stores[0], heir)
+        assert is_at(stores[1], heir)
