@@ -98,7 +98,7 @@ def compose(views: Sequence[TenantView], asked: Asked) -> m.Overview:
         ages=_ages(counted),
         stored=_stored(counted),
         prefetch=_prefetch(counted),
-        liveness=liveness(looks),
+        liveness=liveness(looks, asked.as_of_s),
         claims=_claims(looks),
         hottest=_hottest(views),
         integrity=_integrity(counted, looks),

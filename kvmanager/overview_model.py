@@ -144,11 +144,13 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Processes that beat, of those that are known; breakers and hung stores among the `reported`
-    of the living. `processes`: at most so many, those in trouble first."""
+    """Processes that beat, of those that are known; `gone_lately`: left or lost within the last
+    hour. Breakers and hung stores are among the `reported` of the living. `processes`: at most so
+    many, those in trouble first."""
 
     known: int
     alive: int
+    gone_lately: int
     reported: int
     breakers: Counts
     hung: int

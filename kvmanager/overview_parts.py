@@ -12,6 +12,7 @@ from kvmanager.census import LOADED_TOKENS, Look
 from kvmanager.namespaces import StoreRecord
 
 MAX_PROCESSES = 200
+LATELY_S = 3600.0
 
 
 def latencies(window: Mapping[str, int]) -> list[m.Latency]:
@@ -58,15 +59,16 @@ def worth(window: Mapping[str, int], ever: Mapping[str, int], looks: Sequence[Lo
     return m.Worth(load_s, loaded, prefill_s, prefill_tokens, saved_s, ask_s, even, never)
 
 
-def liveness(looks: Sequence[Look]) -> m.Liveness:
-    """All processes, those in trouble first."""
+def liveness(looks: Sequence[Look], now_s: float) -> m.Liveness:
+    """All processes, those in trouble first, those that went long ago last."""
     processes = [_process(look, store) for look in looks for store in look.stores]
-    processes.sort(key=_trouble)
+    processes.sort(key=lambda process: _place(process, now_s))
     living = [process for process in processes if process.alive]
     reported = [process for process in living if process.breaker is not None]
     return m.Liveness(
         len(processes),
         len(living),
+        sum(_went_lately(process, now_s) for process in processes),
         len(reported),
         dict(Counter(process.breaker for process in reported if process.breaker)),
         sum(bool(process.hung) for process in reported),
@@ -99,15 +101,21 @@ def _process(look: Look, store: StoreRecord) -> m.Process:
     )
 
 
-def _trouble(process: m.Process) -> tuple[bool, bool, bool, str, str, int]:
-    return (
-        process.alive,
-        not process.hung,
-        process.breaker in (None, "up"),
-        process.host,
-        process.server,
-        process.rank,
-    )
+def _went_lately(process: m.Process, now_s: float) -> bool:
+    return not process.alive and now_s - process.seen_s < LATELY_S
+
+
+def _place(process: m.Process, now_s: float) -> tuple[int, str, str, int]:
+    """Where a process stands in the list."""
+    if not process.alive:
+        trouble = 3 if _went_lately(process, now_s) else 5
+    elif process.hung or process.breaker == "down":
+        trouble = 0
+    elif process.breaker == "rebuilding":
+        trouble = 1
+    else:
+        trouble = 2 if process.breaker is None else 4
+    return trouble, process.host, process.server, process.rank
 
 
 def _compute_s(

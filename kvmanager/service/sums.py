@@ -116,7 +116,7 @@ class Sums:
 
     def _processes(self) -> Iterator[Metric]:
         looks = [look for some in self.looks.values() for look in some]
-        found = liveness(looks)
+        found = liveness(looks, self.at_s)
         processes = _gauge("processes", "Stores' processes that are known.", "state")
         processes.add_metric(["alive"], found.alive)
         processes.add_metric(["gone"], found.known - found.alive)

@@ -155,10 +155,11 @@ def test_processes_in_trouble_come_first_and_a_silent_one_is_unknown() -> None:
     }
     live = _overview(TenantView("t", [_look(stores=stores, records=records)])).liveness
     assert (live.known, live.alive, live.reported, live.hung) == (4, 3, 2, 1)
+    assert live.gone_lately == 1
     assert live.breakers == {"down": 1, "up": 1}
-    assert [process.host for process in live.processes] == ["h4", "h3", "h2", "h1"]
+    assert [process.host for process in live.processes] == ["h2", "h3", "h1", "h4"]
     assert (live.processes[1].pages, live.processes[1].bytes) == (5, 500)
-    assert (live.processes[3].breaker, live.processes[3].hung) == (None, None)
+    assert (live.processes[2].breaker, live.processes[2].hung) == (None, None)
 
 
 def test_checks_that_found_something_come_first_and_those_never_made_are_counted() -> None:

@@ -33,9 +33,10 @@ export function tiles(doc) {
       slowest ? `${slowest.kind}, ${count(slowest.late)} of ${count(slowest.calls)} late` : "no read in this window",
       slowest && slowest.late > slowest.calls / 100 ? "warn" : ""),
     tile("Space used", bytes(used), spaceDetail(doc.space), doc.space.some((one) => one.days_to_full !== null && one.days_to_full < 2) ? "warn" : ""),
-    tile("Processes alive", liveness.known ? `${liveness.alive} of ${liveness.known}` : "–",
-      trouble ? `${trouble} with a breaker open, rebuilding or hung` : `${liveness.reported} report, none in trouble`,
-      trouble || liveness.alive < liveness.known ? "warn" : ""),
+    tile("Processes alive", liveness.known ? `${liveness.alive} of ${liveness.alive + liveness.gone_lately}` : "–",
+      trouble ? `${trouble} with a breaker open, rebuilding or hung`
+        : liveness.gone_lately ? `${liveness.gone_lately} left or lost within the hour` : `${liveness.reported} report, none in trouble`,
+      trouble ? "warn" : ""),
   ];
 }
 
@@ -68,7 +69,7 @@ function servedPanel(doc, width) {
         values: curve.map((span) => perSecond(span, span.tokens[part.key] ?? 0)) })),
       { width, stacked: true, format: (n) => `${count(Math.round(n * 10) / 10)}/s` }));
   }
-  if (untold.length) body.push(el("p", { class: "note" }, `Not told by the engine: ${untold.join("; ")}. Shares are of the rest.`));
+  if (untold.length) body.push(el("p", { class: "note" }, `None so far, or not told by the engine: ${untold.join("; ")}.`));
   return {
     body,
     table: table("Prompt tokens by source", [{ title: "Source" }, { title: "Tokens", number: true }, { title: "Share", number: true }],

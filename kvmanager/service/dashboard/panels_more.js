@@ -58,7 +58,7 @@ function processesPanel(doc) {
   if (!liveness.known) return { body: [nothing("No process is known.")] };
   const open = (liveness.breakers.down || 0);
   const facts = [
-    [`${liveness.alive} of ${liveness.known} alive`, liveness.alive === liveness.known ? "ok" : "warn"],
+    [`${liveness.alive} alive, ${liveness.gone_lately} left or lost within the hour`, liveness.gone_lately ? "warn" : "ok"],
     [`${liveness.reported} of ${liveness.alive} report`, liveness.reported === liveness.alive ? "ok" : "warn"],
     [`${open} of ${liveness.reported} breakers open`, open ? "bad" : "ok"],
     [`${liveness.breakers.rebuilding || 0} rebuilding`, liveness.breakers.rebuilding ? "warn" : "ok"],
@@ -87,7 +87,7 @@ function processTable(doc, processes) {
 }
 
 function state(one) {
-  if (!one.alive) return mark("bad", "gone");
+  if (!one.alive) return mark("idle", "gone");
   if (one.hung) return mark("bad", "hung");
   if (one.breaker === "down") return mark("bad", "breaker open");
   if (one.breaker === "rebuilding") return mark("warn", "rebuilding");
