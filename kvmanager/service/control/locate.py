@@ -15,16 +15,16 @@ from kvmanager.namespaces import NamespaceRecord
 from kvmanager.service.access import Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import EVERYONE, PROBLEMS, Control
+from kvmanager.service.control.documents import DigestText
 from kvmanager.service.control.scope import may_see, missing, visible
 from kvmanager.service.fields import LongText
 
 MAX_NAMESPACES = 64
 """Of one question."""
 
-NamespaceId = Annotated[str, Field(pattern="^[0-9a-f]{18}$")]
+NamespaceName = Annotated[str, Field(pattern="^[0-9a-f]{18}$")]
 PageHash = Annotated[str, Field(min_length=1, max_length=256)]
 """Of any letters, which take 4 bytes at most: `identity.MAX_KEY_BYTES`."""
-DigestText = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
 class PagesAsked(BaseModel):
@@ -54,7 +54,7 @@ class LocateAsked(PagesAsked):
     """Give the ids of all namespaces that a request needs (of each range of heads or layers, and
     of each pool), or the model's name, for all of them that the token may see."""
 
-    namespaces: Annotated[list[NamespaceId], Field(max_length=MAX_NAMESPACES)] | None = None
+    namespaces: Annotated[list[NamespaceName], Field(max_length=MAX_NAMESPACES)] | None = None
     model: LongText | None = None
     tenant: Annotated[LongText | None, Field(description="With a model: of this tenant")] = None
     pools: Annotated[
@@ -88,14 +88,14 @@ class ServerAnswer(BaseModel):
     ranks: int
     hosts: list[str]
     media: list[MediumAnswer]
-    namespaces: list[NamespaceId]
+    namespaces: list[NamespaceName]
 
 
 class LocateAnswer(BaseModel):
     """Servers that would find the first page at least, the longest prefix first."""
 
     servers: list[ServerAnswer]
-    namespaces: Annotated[list[NamespaceId], Field(description="Those that were asked about")]
+    namespaces: Annotated[list[NamespaceName], Field(description="Those that were asked about")]
 
 
 def add(app: FastAPI, control: Control) -> None:

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from kvmanager.service.control import (
     drain,
     events,
+    explain,
     locate,
     namespaces,
     overview,
@@ -30,6 +31,7 @@ ADDED_BY: tuple[Callable[[FastAPI, Control], None], ...] = (
     drain.add,
     stats.add,
     locate.add,
+    explain.add,
     events.add,
     overview.add,
     pages.add,
