@@ -86,4 +86,5 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/overview"): Rule(_REFUSED, "/v1/overview?tenant=ours"),
     ("GET", "/v1/events"): Rule(_REFUSED, f"/v1/events?namespace={ID}", roles=ROUTERS),
     ("POST", "/v1/locate"): Rule(_REFUSED, body={"namespaces": [ID], "digests": [PAGE]}, roles=ALL),
+    ("POST", "/v1/explain"): Rule(_REFUSED, body={"namespace": ID, "digests": [PAGE]}, roles=ALL),
 }
