@@ -5,36 +5,22 @@ Pure functions: what is read, and when, is the caller's.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kvmanager import figures
 from kvmanager import overview_model as m
 from kvmanager.census import Look
 from kvmanager.history import Sample, increase, resolution
 from kvmanager.overview_parts import latencies, liveness, worth
-from kvmanager.popularity import Prefix
+from kvmanager.tenant_view import TenantView, curve
 
 DAY_S = 86_400.0
 MIN_GROWTH_S = 3600.0
 """Growth is not told from less."""
 MAX_HOTTEST = 20
 MAX_FSCK = 50
-
-
-@dataclass(frozen=True, slots=True)
-class TenantView:
-    """What is known of one tenant. `samples`: of the window; `day`: of the last day; both with the
-    oldest first."""
-
-    name: str
-    looks: Sequence[Look]
-    quota_bytes: int | None = None
-    samples: Sequence[Sample] = ()
-    day: Sequence[Sample] = ()
-    hottest: Sequence[Prefix] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +97,11 @@ def count(views: Sequence[TenantView], asked: Asked) -> Counted:
     total: Counter[str] = Counter()
     ever: Counter[str] = Counter()
     for view in views:
-        now = sums_of(view.looks)
+        now = view.now.sums
         ever.update(now)
         total.update(increase(now, view.samples[0].sums if _covered(view, asked) else {}))
     reported = bool(ever) or any(look.records for view in views for look in view.looks)
     return Counted(total, ever, reported)
-
-
-def sums_of(looks: Iterable[Look]) -> dict[str, int]:
-    """The sums of several namespaces as one."""
-    return figures.summed(look.sums for look in looks)
-
-
-def sample_of(looks: Sequence[Look], time_s: float) -> Sample:
-    """What is kept of a tenant's namespaces at one moment."""
-    return Sample(
-        time_s,
-        sums_of(looks),
-        sum(look.record.pages for look in looks),
-        sum(look.record.bytes for look in looks),
-        len({store.process for look in looks for store in look.stores if store.alive}),
-    )
 
 
 def space(view: TenantView, now_s: float) -> m.Space:
@@ -149,83 +119,6 @@ def space(view: TenantView, now_s: float) -> m.Space:
         view.quota_bytes,
         growth,
         days,
-    )
-
-
-def curve(views: Sequence[TenantView], now_s: float) -> list[m.Span]:
-    """What happened from sample to sample, and from the last one until now if that is as long:
-    processes report every ten seconds, and less than that would look like a pause."""
-    longest = max((view.samples for view in views), key=len, default=())
-    times = [sample.time_s for sample in longest]
-    if not times:
-        return []
-    columns = [_Column(view, now_s) for view in views]
-    points = [_merged(column.at(time_s) for column in columns) for time_s in times]
-    usual_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    if now_s - times[-1] >= usual_s / 2:
-        points.append(_merged(column.now for column in columns))
-        times.append(now_s)
-    return [
-        _span(before, after, begin, end)
-        for before, after, begin, end in zip(points, points[1:], times, times[1:], strict=False)
-        if end > begin
-    ]
-
-
-@dataclass(slots=True)
-class _Column:
-    """A tenant's samples, and what there is of it now."""
-
-    view: TenantView
-    now_s: float
-    now: Sample = field(init=False)
-    _times: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.now = sample_of(self.view.looks, self.now_s)
-        self._times = [sample.time_s for sample in self.view.samples]
-
-    def at(self, time_s: float) -> Sample:
-        """The nearest one: tenants are sampled one after another."""
-        if not self._times:
-            return self.now
-        after = min(bisect_left(self._times, time_s), len(self._times) - 1)
-        before = max(after - 1, 0)
-        nearer = time_s - self._times[before] < self._times[after] - time_s
-        return self.view.samples[before if nearer else after]
-
-
-def _merged(samples: Iterable[Sample]) -> Sample:
-    found = list(samples)
-    if len(found) == 1:
-        return found[0]
-    return Sample(
-        max((sample.time_s for sample in found), default=0.0),
-        figures.summed(sample.sums for sample in found),
-        sum(sample.pages for sample in found),
-        sum(sample.bytes for sample in found),
-        sum(sample.alive for sample in found),
-    )
-
-
-def _span(before: Sample, after: Sample, begin_s: float, end_s: float) -> m.Span:
-    grown = increase(after.sums, before.sums)
-    gets: Counter[int] = Counter()
-    for name, n in grown.items():
-        if name.startswith("op.") and ".get." in name:
-            gets[int(name.rpartition(".")[2])] += n
-    p99_us = figures.quantile(gets, 0.99)
-    return m.Span(
-        begin_s,
-        end_s,
-        {source: grown.get(f"tokens.{source}") for source in figures.SOURCES},
-        grown.get("get.pages", 0),
-        grown.get("get.hits", 0),
-        grown.get("get.bytes", 0),
-        grown.get("put.bytes", 0),
-        after.bytes,
-        after.alive,
-        None if p99_us is None else p99_us / 1e6,
     )
 
 

@@ -16,9 +16,9 @@ from prometheus_client.metrics_core import Metric
 
 from kvmanager import figures
 from kvmanager.census import LOADED_TOKENS, Look
-from kvmanager.overview import sums_of
 from kvmanager.overview_parts import liveness
 from kvmanager.service.control.census import Seen
+from kvmanager.tenant_view import sums_of
 
 MAX_TENANTS = 64
 OTHER = "other"

@@ -12,10 +12,11 @@ from kvmanager import keys
 from kvmanager.census import LOADED_TOKENS, ClaimCount, FsckResult, Look
 from kvmanager.history import Sample
 from kvmanager.namespaces import MediumRecord, NamespaceRecord, StoreRecord
-from kvmanager.overview import DAY_S, Asked, TenantView, compose
+from kvmanager.overview import DAY_S, Asked, compose
 from kvmanager.overview_model import Overview
 from kvmanager.popularity import Prefix
 from kvmanager.reports import Gauges, Record, StoreGauges
+from kvmanager.tenant_view import TenantView
 
 NOW_S = 1_000_000.0
 GIB = 1 << 30

@@ -12,8 +12,9 @@ from typing import TypeVar
 from kvmanager import census, history, keys, popularity, tenants
 from kvmanager.census import Look
 from kvmanager.flow import Flow
-from kvmanager.overview import DAY_S, MAX_HOTTEST, TenantView
+from kvmanager.overview import DAY_S, MAX_HOTTEST
 from kvmanager.service.control.roster import Run, read_all
+from kvmanager.tenant_view import TenantView
 
 MAX_LOOKS = 1024
 """Namespaces that are looked at; those seen last come first."""
@@ -22,6 +23,7 @@ MAX_POINTS = 240
 """Samples of all tenants of one answer together."""
 _POINTS = 60
 _AT_ONCE = 8
+_REST = 20
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -45,6 +47,7 @@ class Census:
     def __init__(self) -> None:
         self._seen = Seen()
         self._read_s = float("-inf")  # of the monotonic clock
+        self._took_s = 0.0
         self._reading = asyncio.Lock()
 
     @property
@@ -57,12 +60,20 @@ class Census:
         """Of what was seen last; infinite before the first look."""
         return time.monotonic() - self._read_s
 
+    @property
+    def rest_s(self) -> float:
+        """How long to rest between two looks, so that they take a small share of the time however
+        many namespaces there are."""
+        return _REST * self._took_s
+
     async def read(self, run: Run, max_age_s: float) -> Seen:
-        """What was seen so long ago at most. Raises what `run` does."""
+        """What was seen so long ago at most, or as long as a rest is. Raises what `run` does."""
         async with self._reading:
-            if self.age_s > max_age_s:
+            if self.age_s > max(max_age_s, self.rest_s):
+                began_s = time.monotonic()
                 self._seen = await self._look(run)
                 self._read_s = time.monotonic()
+                self._took_s = self._read_s - began_s
             return self._seen
 
     async def _look(self, run: Run) -> Seen:

@@ -85,7 +85,7 @@ class _Answers:
         left_out += sum(len(seen.looks.get(name, ())) for name in chosen)
         left_out -= sum(len(view.looks) for view in views)
         asked = Asked(tenant, allowed, window_s, seen.at_s, left_out)
-        return _written.dump_json(compose(views, asked))
+        return await asyncio.to_thread(lambda: _written.dump_json(compose(views, asked)))
 
 
 def may_see(grant: Grant, tenant: str) -> bool:

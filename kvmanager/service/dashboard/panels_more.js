@@ -96,9 +96,9 @@ function state(one) {
 
 function hottestPanel(doc) {
   const { asked, existed } = doc.stored;
-  const dedup = el("p", { class: "headline" }, asked === null ? "Unknown"
-    : `${share(existed, asked)} of stores found the page there`);
-  const note = asked !== null && el("p", { class: "note" }, `${count(existed)} of ${count(asked)} pages to be stored were not written a second time.`);
+  const dedup = asked === 0 ? nothing("No page was to be stored in this window.")
+    : el("p", { class: "headline" }, asked === null ? "Unknown" : `${share(existed, asked)} of stores found the page there`);
+  const note = asked > 0 && el("p", { class: "note" }, `${count(existed)} of ${count(asked)} pages to be stored were not written a second time.`);
   if (!doc.hottest.length) return { body: [dedup, note, nothing("No prefix was loaded lately.")] };
   const rows = doc.hottest.slice(0, MOST_ROWS).map((one) => [
     el("code", { title: one.digest }, `${one.digest.slice(0, 12)}…`), one.model, count(Math.round(one.loads)),

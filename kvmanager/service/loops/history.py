@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvmanager import history, keys
 from kvmanager.leases import LeaseLost
-from kvmanager.overview import sample_of
 from kvmanager.service.loops.looking import EVERY_S
 from kvmanager.service.loops.loop import Worker
+from kvmanager.tenant_view import sample_of
 
 TASK = b"history"
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from kvmanager.service.loops.loop import Worker
 
 EVERY_S = 5.0
-_SHARE = 20
-"""A look takes a twentieth of the time at most, however many namespaces there are."""
 
 
 class Looking:
@@ -19,7 +15,5 @@ class Looking:
         self._worker = worker
 
     async def step(self) -> None:
-        """One look."""
-        began_s = time.monotonic()
-        await self._worker.control.census.read(self._worker.run, 0.0)
-        self.every_s = max(EVERY_S, _SHARE * (time.monotonic() - began_s))
+        """One look, unless there was one just now."""
+        await self._worker.control.census.read(self._worker.run, EVERY_S / 2)
