@@ -29,35 +29,52 @@ class LogLevel(str, Enum):
     ERROR = "error"
 
 
+Redis = Annotated[
+    str,
+    typer.Option(
+        envvar="KVMANAGER_REDIS",
+        show_envvar=True,
+        help="redis://, rediss:// or unix:// URL, those of Sentinels and Clusters, or 'embedded'. A "
+        "password belongs into the environment variable or a file, since others see a command line.",
+    ),
+]
+RedisPasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="KVMANAGER_REDIS_PASSWORD_FILE",
+        show_envvar=True,
+        help="File with the password of the URL's user.",
+    ),
+]
+Tokens = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="KVMANAGER_TOKENS_FILE",
+        show_envvar=True,
+        help="File of tokens, a line each; KVMANAGER_TOKENS may hold such lines, too.",
+    ),
+]
+Traces = Annotated[
+    bool | None,
+    typer.Option(
+        "--traces/--no-traces",
+        help="A span a request, by OpenTelemetry; unless said, where the environment variable "
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set.",
+    ),
+]
+Loops = Annotated[
+    bool,
+    typer.Option("--loops/--no-loops", help="Sweep, settle quotas, and so on; or only answer."),
+]
+
+
 def serve(
-    redis: Annotated[
-        str,
-        typer.Option(
-            envvar="KVMANAGER_REDIS",
-            show_envvar=True,
-            help="redis://, rediss:// or unix:// URL, or 'embedded'. A password belongs into the "
-            "environment variable or a file, since others see a command line.",
-        ),
-    ] = "redis://127.0.0.1:6379",
-    redis_password_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="KVMANAGER_REDIS_PASSWORD_FILE",
-            show_envvar=True,
-            help="File with the password of the URL's user.",
-        ),
-    ] = None,
+    redis: Redis = "redis://127.0.0.1:6379",
+    redis_password_file: RedisPasswordFile = None,
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
     ),
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="KVMANAGER_TOKENS_FILE",
-            show_envvar=True,
-            help="File of tokens, a line each; KVMANAGER_TOKENS may hold such lines, too.",
-        ),
-    ] = None,
+    tokens: Tokens = None,
     embedded_dir: Annotated[
         Path | None, typer.Option(help="Directory of the embedded Valkey.")
     ] = None,
@@ -69,20 +86,8 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="The least of what is logged.")] = (
         LogLevel.INFO
     ),
-    traces: Annotated[
-        bool | None,
-        typer.Option(
-            "--traces/--no-traces",
-            help="A span a request, by OpenTelemetry; unless said, where the environment variable "
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set.",
-        ),
-    ] = None,
-    loops: Annotated[
-        bool,
-        typer.Option(
-            "--loops/--no-loops", help="Sweep, settle quotas, and so on; without, only answer."
-        ),
-    ] = True,
+    traces: Traces = None,
+    loops: Loops = True,
     sweep_every: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two sweeps of a namespace.")
     ] = 30.0,
