@@ -34,8 +34,8 @@ Redis = Annotated[
     typer.Option(
         envvar="KVMANAGER_REDIS",
         show_envvar=True,
-        help="redis://, rediss:// or unix:// URL, those of Sentinels and Clusters, or 'embedded'. A "
-        "password belongs into the environment variable or a file, since others see a command line.",
+        help="redis://, rediss:// or unix:// URL, those of Sentinels and Clusters, or 'embedded'. "
+        "A password belongs into the environment variable or a file: others see a command line.",
     ),
 ]
 RedisPasswordFile = Annotated[
