@@ -14,6 +14,7 @@ from kvmanager.cli import lists, namespaces, tenants
 from kvmanager.cli.caller import NotThere
 from kvmanager.cli.drain import drain, mode
 from kvmanager.cli.events import events
+from kvmanager.cli.explain import explain
 from kvmanager.cli.locate import locate
 from kvmanager.cli.serve import serve
 from kvmanager.cli.stats import stats
@@ -21,7 +22,7 @@ from kvmanager.cli.token import token
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(lists.processes, lists.servers, lists.hosts, lists.stores, lists.media),
-    *(stats, locate, events, drain, mode),
+    *(stats, locate, explain, events, drain, mode),
     *(serve, token),
 )
 PLUGGED_IN = "kvmanager.commands"

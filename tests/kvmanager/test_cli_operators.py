@@ -250,6 +250,27 @@ def test_what_was_counted_is_told_by_tenant_and_by_namespace(ask: Ask, process: 
     assert ask("stats", "--counters").status == 0
 
 
+def test_pages_are_explained_one_by_one(
+    ask: Ask, process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvmanager.cli.explain.PAGES_AT_ONCE", 3)  # several questions
+    prompt = tmp_path / "prompt"
+    prompt.write_text("\n".join(HASHES))
+    said = ask("explain", ID, "--file", str(prompt), "--json")
+    assert [page["hash"] for page in said.document] == HASHES
+    assert [page["reason"] for page in said.document] == [None] * 6 + ["never_written"] * 2
+    assert {copy["server"] for page in said.document[:6] for copy in page["copies"]} == {
+        process.member.server
+    }
+    table = ask("explain", ID, HASHES[0], HASHES[7]).out
+    assert re.search(rf"{HASHES[0]} .*{process.member.server} on {process.member.host}", table)
+    assert re.search(rf"{HASHES[7]} .*never_written", table)
+    elsewhere = ask("explain", ID, HASHES[0], "--medium", "00" * 16, "--json").document
+    assert elsewhere[0]["reason"] is not None
+    one_line(ask("explain", "00" * 9, "x"), 1, "no such namespace")
+    one_line(ask("explain", ID, "x", "--medium", "here"), 2, "media")
+
+
 def test_events_begin_with_what_there_is(ask: Ask, process: Process) -> None:
     said = ask("events", ID, "--json")
     assert said.status == 0, said.err
