@@ -25,6 +25,7 @@ from tests.kvmanager.servers import Server
 OPTIONS = RegistryOptions(timeout_ms=10_000, heartbeat_ms=60_000, ttl_ms=200_000)
 LOOKED_UP, A_LOOKUP = 200_000, 128
 REMOVED = 200_000
+BEATS = 20_000
 
 
 class Meter:
@@ -45,12 +46,19 @@ class Meter:
         fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def measure(self, name: str, pages: int, work: Callable[[], object]) -> None:
+    def measure(
+        self, name: str, count: int, work: Callable[[], object], what: str = "page"
+    ) -> None:
         cpu_s, began = self.cpu_s, time.monotonic()
         work()
-        us = (self.cpu_s - cpu_s) / pages * 1e6
+        us = (self.cpu_s - cpu_s) / count * 1e6
         took_s = time.monotonic() - began
-        print(f"{name}: {us:.2f} us of the server a page; took {took_s:.1f} s")  # noqa: T201  # its answer
+        print(f"{name}: {us:.2f} us of the server a {what}; took {took_s:.1f} s")  # noqa: T201  # its answer
+
+
+def beat(store: Store) -> None:
+    for _ in range(BEATS):
+        store.registry.driver.run(store.registry.core.beat(), soon())
 
 
 def soon() -> Deadline:
@@ -94,7 +102,7 @@ def main() -> None:
         server = Server(binary_of(asked.server), Path(directory)).start()
         try:
             with Cluster(server.url) as members:
-                run(server, members.store(options=OPTIONS), asked.pages)
+                run(server, members.store(options=OPTIONS, start=False), asked.pages)
         finally:
             server.stop()
 
@@ -113,6 +121,7 @@ def run(server: Server, store: Store, count: int) -> None:
     meter.measure("look up", LOOKED_UP, lambda: look_up(store, chained))
     meter.measure("publish again", count, lambda: publish(store, chained))
     meter.measure("remove", REMOVED, lambda: remove(store, chained[::-1]))
+    meter.measure("heartbeat", BEATS, lambda: beat(store), "heartbeat")
     meter.measure("clear and sweep", count - REMOVED, lambda: clear(store, meter))
 
 
