@@ -14,7 +14,8 @@ from hicache_storage.tools.fsck_find import Found, Trouble
 from hicache_storage.tools.fsck_pages import Owners, PageCheck, PageFindings, Say
 from hicache_storage.tools.lying import NO_LOCATION, NO_STORE, Lying, LyingMedium
 from hicache_storage.tools.registry_access import RegistryAccess
-from hicache_storage.tools.registry_records import Fault, Records, faults, forgetting, read_records
+from hicache_storage.tools.registry_faults import Fault, faults, forgetting
+from hicache_storage.tools.registry_records import Records, read_records
 from kvmanager import audit, keys
 from kvmanager.audit import Place
 from kvmanager.namespaces import id_of
@@ -39,7 +40,7 @@ class NamespaceCheck:
         self._access = access
         self._media = media
         self._say = say
-        self._faults: dict[Fault, None] = {}
+        self._faults: list[Fault] = []
 
     @property
     def is_doubtful(self) -> bool:
@@ -61,13 +62,13 @@ class NamespaceCheck:
     def look_at_records(self) -> None:
         """Find what is wrong with them."""
         self._say(f"namespace {id_of(self.tag)}")
-        self._faults = dict.fromkeys(self._read_faults())
+        self._faults = list(self._read_faults())
 
     def confirm_records(self) -> None:
         """Keep what is still so."""
         if self._faults:
-            still = set(self._read_faults())
-            self._faults = {fault: None for fault in self._faults if fault in still}
+            before = {fault.name for fault in self._faults}
+            self._faults = [fault for fault in self._read_faults() if fault.name in before]
 
     def settle_records(self, *, repair: bool) -> None:
         """Mend and note what was found."""
@@ -78,7 +79,7 @@ class NamespaceCheck:
             self.found.append(Found(Trouble(fault.kind, fault.path, 1, fault.detail), mended))
         if self._faults and repair:
             self.records = self._read()
-        self._faults = {}
+        self._faults = []
 
     def look_at_pages(self) -> None:
         """Compare both ways, on each medium that is there to compare with."""
@@ -204,9 +205,6 @@ class NamespaceCheck:
     def _settle_missing(self, check: PageCheck, path: str, *, repair: bool) -> None:
         found = check.found
         missing = sum(found.missing.values())
-        unknown = self.records is None or self.records.names.kind == "none"
-        if missing and unknown:
-            self.found.append(Found(Trouble(kinds.UNREGISTERED, path), repair))
         if missing:
             sent = check.publish_missing() if repair else 0
             self.announced += sent

@@ -230,11 +230,21 @@ class PageCheck:
             self.found.unannounced[store] = pages
 
     def _lacking(self, store: bytes) -> Iterator[PageEntry]:
-        """The pages of a store that the registry knows nowhere on the medium."""
+        """The pages of a store that the registry knows nowhere on the medium, or only where they
+        are not."""
         for pages in self.lying.pages(store):
             for chunk in _chunks(pages):
-                known = self._seen([page.digest for page in chunk])
-                yield from (page for page, at in zip(chunk, known, strict=True) if not at)
+                yield from self._unknown(chunk)
+
+    def _unknown(self, pages: Sequence[PageEntry]) -> list[PageEntry]:
+        """Those of at most 1,024 pages."""
+        known = self._seen([page.digest for page in pages])
+        pairs = list(zip(pages, known, strict=True))
+        others = [(page.digest, at) for page, at in pairs if at and at != page.location]
+        reasons = self.lying.misfits(others)
+        lacking = {page.digest for page, at in pairs if not at}
+        lacking |= {digest for (digest, _), why in zip(others, reasons, strict=True) if why}
+        return [page for page in pages if page.digest in lacking]
 
     def _still_stale(self, entries: Iterable[Entry]) -> dict[Entry, str]:
         still: dict[Entry, str] = {}
@@ -249,8 +259,7 @@ class PageCheck:
         """Those that lie where they lay, and are still nowhere in the registry."""
         still = []
         for chunk in _chunks(pages):
-            known = self._seen([page.digest for page in chunk])
-            unknown = [page for page, at in zip(chunk, known, strict=True) if not at]
+            unknown = self._unknown(chunk)
             reasons = self.lying.misfits([(page.digest, page.location) for page in unknown])
             still += [page for page, why in zip(unknown, reasons, strict=True) if not why]
         return still
