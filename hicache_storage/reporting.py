@@ -42,7 +42,9 @@ class Reporting:
         return Totals(known, self._gauges())
 
     def _gauges(self) -> Gauges:
-        stats = self._storage.stats()
+        stats, held = self._storage.stats(), self._storage.pages_by_store()
+        pages = sum(held.values()) if held else int(stats.get("pages", 0))
+        capacity_bytes = int(stats.get("capacity_bytes", 0))
         return Gauges(
             kind=self._tally.kind,
             mode=self._mode(),
@@ -50,17 +52,16 @@ class Reporting:
             hung=bool(stats.get("hung")),
             version=installed_version(),
             started_s=self._started_s,
-            pages=int(stats.get("pages", 0)),
-            bytes=int(stats.get("bytes", 0)),
-            capacity_bytes=int(stats.get("capacity_bytes", 0)),
+            pages=pages,
+            bytes=pages * self._page_bytes,
+            capacity_bytes=capacity_bytes,
             prefill_tokens_per_s=self.prefill_tokens_per_s,
-            stores=self._stores(int(stats.get("capacity_bytes", 0))),
+            stores=self._stores(held, capacity_bytes),
             hot=self._tally.hot(),
         )
 
-    def _stores(self, capacity_bytes: int) -> tuple[StoreGauges, ...]:
+    def _stores(self, held: dict[bytes, int], capacity_bytes: int) -> tuple[StoreGauges, ...]:
         """Where there are several, they share the capacity alike."""
-        held = self._storage.pages_by_store()
         share = capacity_bytes // max(1, len(held))
         some = list(held.items())[:MAX_STORES]
         return tuple(StoreGauges(s, n, n * self._page_bytes, share) for s, n in some)

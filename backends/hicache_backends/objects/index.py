@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hicache_backends.memory_medium import EvictionOrder
-from hicache_backends.outcomes import EVICTED, NEVER_WRITTEN, Outcome
+from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.segment.format import Location
 from hicache_backends.segment.policy import Ghosts
+from hicache_backends.segment.tolls import Tolls
 from hicache_backends.storage import UNKNOWN, PageEntry
 
 MAX_PAGES = 1 << 22
@@ -28,13 +29,15 @@ class KnownPage:
 
 
 class Index:
-    """Pages by digest in the order of their use. `limit`: pages that may be stored; None: any."""
+    """Pages by digest in the order of their use. `capacity`: pages that may be stored; None: any.
+    `limit`: the same, or fewer by order."""
 
-    def __init__(self, store: bytes, page_bytes: int, limit: int | None) -> None:
+    def __init__(self, store: bytes, page_bytes: int, capacity: int | None) -> None:
         self.lock = threading.Lock()
         self.pages: dict[bytes, KnownPage] = {}
-        self.limit = limit
+        self.capacity = self.limit = capacity
         self.evicted = 0
+        self.tolls = Tolls()
         self._store = store
         self._page_bytes = page_bytes
         self._order = EvictionOrder()
@@ -59,7 +62,7 @@ class Index:
 
     def absent(self, digest: bytes) -> Outcome:
         """Why a page is missed that is not there."""
-        return EVICTED if digest in self._ghosts else NEVER_WRITTEN
+        return self._ghosts.miss(digest)
 
     def begin_writing(self, digests: Sequence[bytes]) -> list[bool]:
         """For each distinct page: may it be written now? Not while another call is at it."""
@@ -104,24 +107,30 @@ class Index:
                     self._ghosts.add(entry.digest)
         return gone
 
-    def victims(self, keep: Collection[bytes]) -> tuple[list[PageEntry], list[int]]:
-        """Pages that must go to make room for what is being written, and for how many
+    def victims(
+        self, keep: Collection[bytes], count: int, idle_ms: int = 0
+    ) -> tuple[list[PageEntry], list[int]]:
+        """The next pages to go, of those that were not used for `idle_ms`, and for how many
         milliseconds each was not used; none is written again before `settle`."""
         with self.lock:
-            excess = len(self.pages) + len(self._writing - self.pages.keys()) - (self.limit or 0)
             chosen: list[bytes] = []
-            while len(chosen) < excess and (digest := self._order.victim(keep)) is not None:
+            while len(chosen) < count:
+                digest = self._order.victim(keep, idle_ms)
+                if digest is None:
+                    break
                 chosen.append(digest)
             self._leaving.update(chosen)
             return [*map(self.entry, chosen)], [*map(self._order.idle_ms, chosen)]
 
-    def settle(self, chosen: Sequence[PageEntry], gone: Sequence[bool]) -> None:
+    def settle(self, chosen: Sequence[PageEntry], gone: Sequence[bool], cause: str) -> None:
         """What became of the victims; those that are still there stay, as just used."""
+        why = Reason.EXPIRED if cause == "ttl" else Reason.EVICTED
         with self.lock:
             for entry, away in zip(chosen, gone, strict=True):
                 if away:
+                    self.tolls.count(cause, self._order.idle_ms(entry.digest))
                     self._discard(entry.digest)
-                    self._ghosts.add(entry.digest)
+                    self._ghosts.add(entry.digest, why)
                     self.evicted += 1
                 else:
                     self._order.keep(entry.digest)

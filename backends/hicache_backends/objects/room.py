@@ -11,6 +11,8 @@ from hicache_backends.objects.transfer import Place, Put
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.storage import Keeper, PageEntry
 
+_STEP = 128
+_RESTRICT_MS = 2000.0
 _NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
 
 
@@ -32,20 +34,48 @@ class Room:
         """Evict for what is to be written; what has no room still is not written."""
         keep = {*put.digests, *put.parents}
         while (excess := self._index.excess()) > 0 and put.rows:
-            chosen, idle_ms = self._index.victims(keep)
-            if not chosen or put.deadline.passed:
-                self._index.settle(chosen, [False] * len(chosen))
+            if put.deadline.passed or not self._turn_out(keep, excess, put.deadline, self._cause):
                 refused, put.rows = put.rows[-excess:], put.rows[:-excess]
                 for i in refused:
                     put.outcomes[i] = TIMED_OUT if put.deadline.passed else _NO_SPACE
                 self._index.end_writing([put.digests[i] for i in refused])
                 return
-            gone = [False] * len(chosen)
-            try:
-                gone = self._evict(chosen, idle_ms, put.deadline)
-            finally:
-                self._index.settle(chosen, gone)
-            keep.update(e.digest for e, away in zip(chosen, gone, strict=True) if not away)
+
+    def restrict(self, limit: int | None, ttl_ms: int | None) -> None:
+        """See `PageStorage.restrict`; `limit` in pages."""
+        index, deadline = self._index, Deadline.after_ms(_RESTRICT_MS)
+        known = [pages for pages in (index.capacity, limit) if pages is not None]
+        index.limit = min(known, default=None)
+        keep: set[bytes] = set()
+        while not deadline.passed:
+            excess = index.excess()
+            if excess > 0:
+                went_on = self._turn_out(keep, min(excess, _STEP), deadline, "quota")
+            else:
+                went_on = bool(ttl_ms) and self._turn_out(
+                    keep, _STEP, deadline, "ttl", idle_ms=ttl_ms or 0
+                )
+            if not went_on:
+                return
+
+    @property
+    def _cause(self) -> str:
+        return "capacity" if self._index.limit == self._index.capacity else "quota"
+
+    def _turn_out(
+        self, keep: set[bytes], count: int, deadline: Deadline, cause: str, *, idle_ms: int = 0
+    ) -> bool:
+        """Evict so many pages, or learn that they may not be and `keep` them; False if there is
+        none."""
+        chosen, idle = self._index.victims(keep, count, idle_ms)
+        gone = [False] * len(chosen)
+        try:
+            if chosen:
+                gone = self._evict(chosen, idle, deadline)
+        finally:
+            self._index.settle(chosen, gone, cause)
+        keep.update(e.digest for e, away in zip(chosen, gone, strict=True) if not away)
+        return bool(chosen)
 
     def _evict(
         self, chosen: Sequence[PageEntry], idle_ms: Sequence[int], deadline: Deadline

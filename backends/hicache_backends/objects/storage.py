@@ -211,10 +211,24 @@ class ObjectStorage(PageStorage):
     def set_keeper(self, keeper: Keeper | None) -> None:
         self._room.keeper = keeper
 
+    def restrict(self, limit_bytes: int | None, ttl_ms: int | None) -> bool:
+        """Of the pages that this process knows; what others wrote is theirs to keep to."""
+        with self._flight(Deadline.after_ms(_REMOVE_MS)):
+            page_bytes = self._place.page_bytes
+            limit = None if limit_bytes is None else max(0, limit_bytes) // page_bytes
+            self._room.restrict(limit, ttl_ms)
+        return True
+
+    def pages_by_store(self) -> dict[bytes, int]:
+        return {self._uuid: len(self._index)}
+
+    def counters(self) -> dict[str, int]:
+        return self._index.tolls.counters()
+
     def stats(self) -> dict[str, int | float | str]:
         """See `PageStorage.stats`. Pages are those that this process knows; only where it keeps
         to a capacity of its own are they all it put there."""
-        pages, limit = len(self._index), self._index.limit
+        pages, limit = len(self._index), self._index.capacity
         known = {"pages": pages, "bytes": pages * self._place.page_bytes}
         if limit is None:
             known = {f"known_{name}": value for name, value in known.items()}
