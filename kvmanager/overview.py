@@ -75,6 +75,8 @@ def compose(views: Sequence[TenantView], asked: Asked) -> m.Overview:
             counted.own("get.pages"),
             counted.own("get.hits"),
             counted.family("miss"),
+            counted.own("exists.pages"),
+            counted.own("exists.found"),
             counted.family("absent"),
         ),
         worth=worth(counted.window, counted.ever, looks),

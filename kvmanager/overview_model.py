@@ -21,12 +21,15 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Pages asked for; `hits` of them were read and verified, the others missed, by reason.
-    `absent`: why pages were not there that `exists` asked about; a sample."""
+    """Pages asked for; `hits` of them were read and verified, the others missed, by reason. Before
+    that engines ask whether pages are there: `found` of `looked_up`; `absent`: why others were
+    not, a sample."""
 
     asked: int | None
     hits: int | None
     misses: Counts
+    looked_up: int | None
+    found: int | None
     absent: Counts
 
 

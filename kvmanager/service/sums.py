@@ -37,6 +37,8 @@ _FAMILIES = (
 _PLAIN = (
     ("asked_pages", "Pages asked for.", "get.pages", 1),
     ("hit_pages", "Pages read and verified.", "get.hits", 1),
+    ("exists_pages", "Pages that exists calls asked about.", "exists.pages", 1),
+    ("found_pages", "Pages that exists calls found.", "exists.found", 1),
     ("read_bytes", "Bytes of pages read and verified.", "get.bytes", 1),
     ("put_pages", "Pages to be stored.", "put.pages", 1),
     ("stored_pages", "Pages written.", "put.stored", 1),

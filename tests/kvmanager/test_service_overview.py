@@ -66,7 +66,7 @@ def test_a_token_is_shown_its_own_tenants_alone(service: Service, redis: Redis) 
     )
     status, own = _ask(service, "red", "/v1/overview")
     assert (status, own["tenants"], own["namespaces"]) == (200, ["red"], 1)
-    assert own["pages"] == {"asked": 10, "hits": 6, "misses": {"evicted": 4}, "absent": {}}
+    assert (own["pages"]["asked"], own["pages"]["misses"]) == (10, {"evicted": 4})
     assert {one["kind"] for one in own["latency"]} == {"nvme"}
     assert [one["tenant"] for one in own["space"]] == ["red"]
     assert {one["tenant"] for one in own["liveness"]["processes"]} == {"red"}

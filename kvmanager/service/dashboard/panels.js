@@ -113,7 +113,7 @@ function worthPanel(doc) {
 }
 
 function missesPanel(doc) {
-  const { asked, hits, misses, absent } = doc.pages;
+  const { asked, hits, misses, looked_up, found, absent } = doc.pages;
   if (asked === null) return { body: [nothing("Nothing was reported yet.")] };
   const missed = sum(misses);
   const rows = Object.entries(misses).map(([reason, n]) =>
@@ -124,12 +124,12 @@ function missesPanel(doc) {
     body: [
       el("p", { class: "headline" }, `${count(missed)} of ${count(asked)} pages`),
       rows.length ? bars(rows, "main") : nothing("No page that was asked for was missed."),
-      gone.length > 0 && [el("h3", {}, "Not there when asked about"),
-        el("p", { class: "note" }, `A sample of ${count(sum(absent))} pages`), bars(gone, "muted")],
+      el("h3", {}, `There when asked about: ${count(found)} of ${count(looked_up)}`),
+      gone.length > 0 && [bars(gone, "muted"), el("p", { class: "note" }, `Why others were not: a sample of ${count(sum(absent))}.`)],
     ],
     table: table("Misses by reason", [{ title: "Reason" }, { title: "Pages", number: true }, { title: "Of pages asked for", number: true }],
       [...Object.entries(misses).map(([reason, n]) => [words(reason), exact(n), share(n, asked)]),
-        ["found", exact(hits), share(hits, asked)]]),
+        ["read", exact(hits), share(hits, asked)]]),
   };
 }
 
