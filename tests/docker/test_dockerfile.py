@@ -7,17 +7,15 @@ import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tomllib
 
 from tests.conftest import need_program
 from tests.docker.files import DOCKER, REPOSITORY, Stage, copies, stages, understood
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.servers import Server, free_port
+from tests.test_packaging import PYPROJECT
 
-PYPROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 IMAGES = ("kvmanager", "node")
 LISTENING = "0.0.0.0:8080"
 

@@ -9,17 +9,20 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from hicache_backends.errors import ConfigError
-from kvmanager.cli.app import build
+from hicache_storage.cli.app import build as build_storage
+from kvmanager.cli.app import PLUGGED_IN, build
 from kvmanager.service.access import read_tokens
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import REPOSITORY, Service
 from tests.kvmanager.servers import Server
+from tests.test_packaging import PYPROJECT
 
 __all__ = ["server_binary"]
 
@@ -64,6 +67,17 @@ def test_the_readme_names_every_command_and_no_other() -> None:
         known |= {f"{name} {inner}" for inner in getattr(command, "commands", ())} or {name}
     rows = re.findall(r"^\| (`kvmanager .*?) \|", (REPOSITORY / "README.md").read_text(), re.M)
     assert {*re.findall(r"`kvmanager ([a-z]+(?: [a-z]+)?)", "\n".join(rows))} == known
+
+
+def test_commands_that_need_media_come_from_the_package_that_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declared = PYPROJECT["project"]["entry-points"][PLUGGED_IN]
+    entries = [EntryPoint(name, value, PLUGGED_IN) for name, value in declared.items()]
+    monkeypatch.setattr("kvmanager.cli.app.entry_points", lambda group: entries)
+    ours = get_command(build()).commands["fsck"]  # type: ignore[attr-defined]  # a group
+    theirs = get_command(build_storage()).commands["fsck"]  # type: ignore[attr-defined]  # the same
+    assert [each.name for each in ours.params] == [each.name for each in theirs.params]
 
 
 def test_a_made_token_opens_what_its_line_says() -> None:

@@ -26,6 +26,7 @@ from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, eventually, soon
 from tests.kvmanager.members import Store as Process
+from tests.kvmanager.reporters import Redis, Reporter
 from tests.kvmanager.servers import Server, free_port
 
 __all__ = ["server_binary", "service"]
@@ -242,12 +243,24 @@ def test_modes_are_ordered_of_processes_namespaces_and_tenants(ask: Ask, process
     one_line(ask("mode", "read", "--process", "00" * 16), 1, "no such process")
 
 
-def test_what_was_counted_is_told_by_tenant_and_by_namespace(ask: Ask, process: Process) -> None:
-    for by, name in (("tenant", NAMESPACE.tenant), ("namespace", ID)):
+def test_what_was_counted_is_told_by_tenant_and_by_namespace(
+    ask: Ask, server: Server, service: Service
+) -> None:
+    with Redis(server.url) as redis:
+        reporter = Reporter(redis, tenant="counting")
+        reporter.beat()
+        counts = {"get.pages": 8, "get.hits": 6, "get.bytes": 6 << 20, "put.stored": 3}
+        counts |= {"miss.evicted": 2, "evicted.capacity": 4, "evicted.ttl": 1}
+        reporter.report(counts, pages=5, breaker="down")
+    looks_again(service, reporter.namespace)
+    namespace = id_of(reporter.tag)
+    for by, name in (("tenant", "counting"), ("namespace", namespace)):
         (row,) = ask("stats", "--by", by, "--json").document
-        assert (row["name"], row["pages"]) == (name, 6)
-        assert name in ask("stats", "--by", by).out
-    assert ask("stats", "--counters").status == 0
+        assert (row["name"], row["counters"]) == (name, counts)
+        table = ask("stats", "--by", by).out
+        assert re.search(rf"{name} .* 8 .* 6 .* 75 .* 6 MiB .* 3 .* 5 .*evicted 2", table)
+    assert re.search(r"counting .*miss.evicted .* 2 ", ask("stats", "--counters").out)
+    assert re.search(r" 5 .* 5 MiB .*down .*1\.0 ", ask("processes").out)
 
 
 def test_pages_are_explained_one_by_one(
