@@ -15,9 +15,11 @@ STORE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What a snapshot begins with. `position`: the event to go on after when it is complete."""
+    """What a snapshot begins with. `position`: the event to go on after when it is complete;
+    `fingerprint`: the key by which the namespace's digests are made of page hashes."""
 
     position: str
+    fingerprint: bytes
     epoch: int
     media: tuple[MediumRecord, ...]
     stores: tuple[StoreRecord, ...]
@@ -57,7 +59,9 @@ class Snapshot:
         self._walks = [
             (medium.id, Walk(self._tag, record.epoch, medium.id)) for medium in record.media
         ]
-        return Heading(heard.last, record.epoch, record.media, tuple(stores))
+        return Heading(
+            heard.last, record.namespace.fingerprint, record.epoch, record.media, tuple(stores)
+        )
 
     def step(self) -> Flow[Pages]:
         """Some more pages. Raises Forgotten where the registry has lost the namespace."""

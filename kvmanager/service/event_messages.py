@@ -50,7 +50,15 @@ def of_heading(heading: Heading) -> bytes:
         }
         for store in heading.stores
     ]
-    return message("snapshot", {"epoch": heading.epoch, "media": media, "stores": stores})
+    return message(
+        "snapshot",
+        {
+            "fingerprint": heading.fingerprint,
+            "epoch": heading.epoch,
+            "media": media,
+            "stores": stores,
+        },
+    )
 
 
 def of_pages(found: Pages) -> bytes:

@@ -19,6 +19,7 @@ class Mirror:
     def __init__(self) -> None:
         self.pages: dict[tuple[str, str], str] = {}
         self.stores: dict[str, dict[str, Any]] = {}
+        self.fingerprint = ""
         self.sequence = ""
         self.kinds: list[str] = []
 
@@ -28,6 +29,7 @@ class Mirror:
         self.sequence = sequence or self.sequence
         if kind == "snapshot":
             self.pages.clear()
+            self.fingerprint = said["fingerprint"]
             self.stores = {store["store"]: store for store in said["stores"]}
         elif kind == "pages":
             for store, digests in said["stores"].items():

@@ -95,6 +95,7 @@ def test_a_mirror_begins_with_all_pages_and_hears_what_happens(
     follower = Follower(service)
     follow.append(follower)
     mirror = follower.live().mirror
+    assert mirror.fingerprint == NAMESPACE.fingerprint.hex()
     assert mirror.pages == stored(one)
     assert mirror.stores[other.member.store.hex()]["alive"] is True
     assert mirror.stores[one.member.store.hex()]["server"] == "server"

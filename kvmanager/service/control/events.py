@@ -33,10 +33,11 @@ _HEADERS = [
 _TEXT = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 _DESCRIPTION = """
 Server-sent events; their data is JSON, digests and uuids in hexadecimal digits. `medium` is the id
-of 8 letters that the namespace knows a medium by.
+of 8 letters that the namespace knows a medium by. A digest is BLAKE2b, 16 bytes, keyed with the
+namespace's fingerprint, of a page hash's UTF-8 bytes.
 
-* `snapshot` (epoch, media, stores): what the listener had is void; `pages` follow (medium, stores:
-  digests by store) until `live` says that the snapshot is complete and nothing is missing.
+* `snapshot` (fingerprint, epoch, media, stores): what the listener had is void. `pages` follow
+  (medium, stores: digests by store) until `live` says that the snapshot is complete.
 * `added` and `removed` (medium, store, digests), `cleared` (epoch), `joined` and `lost` (process,
   store, medium), `forgotten` (medium): what happens, in order. A page that a snapshot holds may be
   added or removed once more before `live`: apply all in order, and the result is exact.
