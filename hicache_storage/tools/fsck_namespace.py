@@ -75,7 +75,8 @@ class NamespaceCheck:
         for fault in self._faults:
             mended = repair and bool(fault.mend)
             for command in fault.mend if mended else ():
-                self._access.ask(partial(audit.ask, *command), fault.shard)
+                shard = keys.TAGS if command[1] == keys.TAGS else self.tag
+                self._access.ask(partial(audit.ask, *command), shard)
             self.found.append(Found(Trouble(fault.kind, fault.path, 1, fault.detail), mended))
         if self._faults and repair:
             self.records = self._read()
@@ -95,11 +96,12 @@ class NamespaceCheck:
 
     def confirm_pages(self) -> None:
         """Keep what is still so."""
-        if any(map(_is_doubtful, self.pages)):
-            self.records = self._read()  # a namespace may have come back meanwhile
+        if not any(map(_is_doubtful, self.pages)):
+            return
+        self.records = self._read()
         for check in self.pages:
             try:
-                check.confirm()
+                check.confirm(_owners(self.records))
             except StaleEpoch:  # all of it is void
                 check.found = PageFindings(full=True)
 
@@ -185,7 +187,7 @@ class NamespaceCheck:
         records = self.records or self._read()
         if records.names.kind != "none" and records.epoch is None:
             return  # nothing can be found there
-        owners = Owners(records.live_stores, records.void_stores)
+        owners = _owners(records)
         for lying in self._here():
             place = Place(self.tag, records.epoch or 0, keys.medium_id(lying.medium))
             yield PageCheck(self._access, place, lying, owners, self._say)
@@ -209,9 +211,9 @@ class NamespaceCheck:
             sent = check.publish_missing() if repair else 0
             self.announced += sent
             self.found.append(Found(Trouble(kinds.MISSING, path, missing), repair))
-        came = check.call_owners() if repair else 0
-        if came:
-            self.found.append(Found(Trouble(kinds.UNANNOUNCED, path, came), mended=True))
+        lost = check.call_owners() if repair else sum(found.short.values())
+        if lost:
+            self.found.append(Found(Trouble(kinds.UNANNOUNCED, path, lost), repair))
 
     def _settle_cleared(self, check: PageCheck, *, repair: bool) -> None:
         for store, user in check.lying.stores().items() if check.owners.void else ():
@@ -243,6 +245,10 @@ def _stale(found: PageFindings) -> Iterator[tuple[str, int, str, str]]:
     examples = {why: digest.hex() for (digest, _), why in found.stale.items()}
     for why, count in Counter(found.stale.values()).items():
         yield _KIND_OF.get(why, kinds.STALE), count, examples[why], why
+
+
+def _owners(records: Records) -> Owners:
+    return Owners(records.live_stores, records.void_stores, records.held)
 
 
 def _is_doubtful(check: PageCheck) -> bool:

@@ -6,9 +6,8 @@ generation, when whatever was under way must have ended.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -38,10 +37,12 @@ _Item = TypeVar("_Item")
 @dataclass(frozen=True)
 class Owners:
     """Stores of a namespace. `alive`: the registry hears of their processes; `void`: their pages
-    are from before a clear that they have not carried out."""
+    are from before a clear that they have not carried out; `held`: how many pages each has, as its
+    process last reported."""
 
     alive: Set[bytes] = frozenset()
     void: Set[bytes] = frozenset()
+    held: Mapping[bytes, int] = field(default_factory=dict)
 
     def of(self, location: bytes) -> bytes:
         """The store of a location, if its process is alive; else b""."""
@@ -54,8 +55,9 @@ class PageFindings:
     """`entries`: in the registry; `miscounted`: it keeps another number; `stale`: those that do not
     fit the medium, and why; `foreign`: what is no entry, by bucket. `missing`: pages that the
     registry lacks, by store that nobody uses; `unannounced`: by store whose process is alive, which
-    may have evicted them since. `unjoined`: stores in use by processes that this registry does not
-    hear of. `full`: there is more."""
+    may have evicted them since; `short`: how many more such a store has than are known, if that was
+    so at each look. `unjoined`: stores in use by processes that this registry does not hear of.
+    `full`: there is more."""
 
     entries: int = 0
     miscounted: bool = False
@@ -63,6 +65,7 @@ class PageFindings:
     foreign: dict[int, list[Foreign]] = field(default_factory=dict)
     missing: dict[bytes, int] = field(default_factory=dict)
     unannounced: dict[bytes, list[PageEntry]] = field(default_factory=dict)
+    short: dict[bytes, int] = field(default_factory=dict)
     unjoined: set[bytes] = field(default_factory=set)
     full: bool = False
 
@@ -79,6 +82,7 @@ class PageCheck:
         self.found = PageFindings()
         self._access = access
         self._say = say
+        self._lying_pages: dict[bytes, int] = {}  # of live stores
 
     def look(self) -> None:
         """Find what does not fit."""
@@ -97,9 +101,9 @@ class PageCheck:
                 if lacking:
                     self.found.missing[store] = lacking
 
-    def confirm(self) -> None:
-        """Keep what is still so."""
-        found = self.found
+    def confirm(self, owners: Owners) -> None:
+        """Keep what is still so. `owners`: as they are by now."""
+        found, self.owners = self.found, owners
         found.stale = self._still_stale(found.stale)
         buckets = {n: self._bucket(n) for n in found.foreign}
         found.foreign = {
@@ -111,6 +115,7 @@ class PageCheck:
         found.missing = {s: n for s, n in found.missing.items() if users.get(s) == ""}
         unannounced = {s: self._still_lacking(pages) for s, pages in found.unannounced.items()}
         found.unannounced = {store: pages for store, pages in unannounced.items() if pages}
+        found.short = {s: min(n, self._short(s)) for s, n in found.short.items()}
 
     def kept_count(self) -> int:
         """How many entries there are, as the registry keeps it."""
@@ -225,9 +230,24 @@ class PageCheck:
                 self.found.full = True
 
     def _look_at_live(self, store: bytes) -> None:
-        pages = list(itertools.islice(self._lacking(store), MAX_CANDIDATES))
-        if pages:
-            self.found.unannounced[store] = pages
+        lacking: list[PageEntry] = []
+        self._lying_pages[store] = 0
+        for pages in self.lying.pages(store):
+            self._lying_pages[store] += len(pages)
+            for chunk in _chunks(pages):
+                lacking += self._unknown(chunk)
+            if len(lacking) >= MAX_CANDIDATES:
+                break
+        if lacking:
+            self.found.unannounced[store] = lacking
+            self.found.short[store] = self._short(store)
+
+    def _short(self, store: bytes) -> int:
+        """How many pages a live store has that the registry does not know, as its process reports:
+        records that its index has left are overwritten only when their slots are used again."""
+        lacking = len(self.found.unannounced.get(store, ()))
+        known = self._lying_pages[store] - lacking
+        return min(lacking, max(0, self.owners.held.get(store, 0) - known))
 
     def _lacking(self, store: bytes) -> Iterator[PageEntry]:
         """The pages of a store that the registry knows nowhere on the medium, or only where they

@@ -34,13 +34,12 @@ _TOKEN_BYTES = 8
 
 
 class Fault(NamedTuple):
-    """Something of one kind, the same as another one of equal `name`. `mend`: commands; none where
-    only a person can tell. `shard`: the hash tag of their keys."""
+    """Something of one kind, the same as another one of equal `name`. `mend`: commands, each on one
+    key; none where only a person can tell."""
 
     kind: str
     path: str
     detail: str
-    shard: bytes
     mend: tuple[tuple[bytes, ...], ...] = ()
 
     @property
@@ -82,16 +81,17 @@ def _of_names(
     if names.kind == "none":
         if namespace is not None:
             if left:
-                mend = (*_written_anew(records, namespace), *_with_media(records, left))
-                yield fault(UNREGISTERED, detail="", shard=tag, mend=mend)
+                listing = (b"SADD", keys.TAGS, tag)
+                mend = (*_written_anew(records, namespace), *_with_media(records, left), listing)
+                yield fault(UNREGISTERED, detail="", mend=mend)
         elif records.listed:
             mend = ((b"SREM", keys.TAGS, tag),)
-            yield fault(UNKNOWN_NAMESPACES, detail="", shard=keys.TAGS, mend=mend)
+            yield fault(UNKNOWN_NAMESPACES, detail="", mend=mend)
         return
     if problem := _problem(records):
-        yield fault(NAMES, detail=problem, shard=tag, mend=_written_anew(records, namespace))
-    elif not records.listed and b"forgetting" not in names.items:
-        yield fault(UNLISTED, detail="", shard=keys.TAGS, mend=((b"SADD", keys.TAGS, tag),))
+        yield fault(NAMES, detail=problem, mend=_written_anew(records, namespace))
+    if not records.listed and b"forgetting" not in names.items:
+        yield fault(UNLISTED, detail="", mend=((b"SADD", keys.TAGS, tag),))
 
 
 def _problem(records: Records) -> str:
@@ -137,7 +137,7 @@ def _of_unlisted_media(records: Records, left: Mapping[bytes, bytes]) -> Iterato
     more = {medium: uuid for medium, uuid in left.items() if medium not in known}
     if more and records.names.kind == "hash":
         path = f"{id_of(records.tag)} on {', '.join(uuid.hex() for uuid in more.values())}"
-        yield Fault(STRAY_MEDIA, path, "not listed", records.tag, _with_media(records, more))
+        yield Fault(STRAY_MEDIA, path, "not listed", _with_media(records, more))
 
 
 def _of_media(records: Records, here: Mapping[bytes, bytes]) -> Iterator[Fault]:
@@ -155,7 +155,7 @@ def _of_media(records: Records, here: Mapping[bytes, bytes]) -> Iterator[Fault]:
         if letter == b"f" and len(medium) == keys.MEDIUM_ID_BYTES:  # so many keys are to go first
             mend = ((b"HSET", b"n" + tag, b"dropping", dropping + medium),)
         path = f"{id_of(tag)} {_shown(name)}"
-        yield Fault(STRAY_MEDIA, path, "no such medium is listed", tag, mend)
+        yield Fault(STRAY_MEDIA, path, "no such medium is listed", mend)
     for medium in records.media:
         uuid = uuid_of(items.get(b"m:" + medium))
         if uuid is None or keys.medium_id(uuid) != medium:
@@ -164,7 +164,7 @@ def _of_media(records: Records, here: Mapping[bytes, bytes]) -> Iterator[Fault]:
             if own := here.get(medium):
                 packed: bytes = msgpack.packb([own, True], use_bin_type=False)
                 mend = ((b"HSET", b"n" + tag, b"m:" + medium, packed),)
-            yield Fault(STRAY_MEDIA, f"{id_of(tag)} m:{_shown(medium)}", "damaged", tag, mend)
+            yield Fault(STRAY_MEDIA, f"{id_of(tag)} m:{_shown(medium)}", "damaged", mend)
 
 
 def _of_stores(records: Records, here: Mapping[bytes, Mapping[bytes, str]]) -> Iterator[Fault]:
@@ -173,25 +173,25 @@ def _of_stores(records: Records, here: Mapping[bytes, Mapping[bytes, str]]) -> I
     for letter, key in ((b"s", records.stores), (b"q", records.sequences)):
         if key.kind not in ("hash", "none"):
             path = f"{letter.decode()}{tag.decode()}"
-            yield Fault(STORE_RECORDS, path, f"a {key.kind}", tag, ((b"UNLINK", letter + tag),))
+            yield Fault(STORE_RECORDS, path, f"a {key.kind}", ((b"UNLINK", letter + tag),))
     at = {store: medium for medium, stores in here.items() for store in stores}
     facts, live = records.facts, records.live_stores
     for store, packed in records.stores.items.items():
         said = facts.get(store)
         path = f"{id_of(tag)} store {store[:DIGEST_BYTES].hex()}"
         if said is None or len(store) != DIGEST_BYTES:
-            yield Fault(STORE_RECORDS, path, "unreadable", tag, forgetting(tag, store))
+            yield Fault(STORE_RECORDS, path, "unreadable", forgetting(tag, store))
         elif store in live:
             continue  # its next heartbeat writes the record anew
         elif said.medium in here and store not in at:
-            yield Fault(UNKNOWN_STORES, path, "", tag, forgetting(tag, store))
+            yield Fault(UNKNOWN_STORES, path, "", forgetting(tag, store))
         elif store in at and said.medium != at[store]:
             mend = ((b"HSET", b"s" + tag, store, _moved(packed, at[store])),)
-            yield Fault(STORE_RECORDS, path, "it is on another medium", tag, mend)
+            yield Fault(STORE_RECORDS, path, "it is on another medium", mend)
     for store in records.sequences.items:
         if store not in records.stores.items:
             path = f"{id_of(tag)} store {store[:DIGEST_BYTES].hex()}"
-            yield Fault(STRAY_SEQUENCES, path, "", tag, ((b"HDEL", b"q" + tag, store),))
+            yield Fault(STRAY_SEQUENCES, path, "", ((b"HDEL", b"q" + tag, store),))
 
 
 def _of_claims(records: Records) -> Iterator[Fault]:
@@ -200,10 +200,10 @@ def _of_claims(records: Records) -> Iterator[Fault]:
         name = b"c%b%d.%b" % (tag, records.epoch or 0, medium)
         path = f"{id_of(tag)} claims on {_shown(medium)}"
         if key.kind not in ("hash", "none"):
-            yield Fault(CLAIMS, path, f"a {key.kind}", tag, ((b"UNLINK", name),))
+            yield Fault(CLAIMS, path, f"a {key.kind}", ((b"UNLINK", name),))
         elif key.kind == "hash" and key.ttl_ms < 0:
             mend = ((b"PEXPIRE", name, b"%d" % (_LONGEST_CLAIM_S * 1000)),)
-            yield Fault(CLAIMS, path, "all without an end", tag, mend)
+            yield Fault(CLAIMS, path, "all without an end", mend)
         latest_ms = (key.now_s + _LONGEST_CLAIM_S) * 1000
         for digest, claim in key.items.items():
             if digest == b"":
@@ -211,7 +211,7 @@ def _of_claims(records: Records) -> Iterator[Fault]:
             end_ms = whole(claim[_TOKEN_BYTES:])
             if len(digest) != DIGEST_BYTES or end_ms is None or end_ms > latest_ms:
                 page = f"{path}: {digest[:DIGEST_BYTES].hex()}"
-                yield Fault(CLAIMS, page, "", tag, ((b"HDEL", name, digest),))
+                yield Fault(CLAIMS, page, "", ((b"HDEL", name, digest),))
 
 
 def _moved(packed: bytes, medium: bytes) -> bytes:

@@ -10,7 +10,7 @@ import msgpack
 
 from hicache_backends.identity import Namespace
 from hicache_storage.tools.registry_access import RegistryAccess
-from kvmanager import audit, keys
+from kvmanager import audit, keys, reports
 
 MAX_ITEMS = 1 << 16
 """Of one key; what is beyond is not looked at."""
@@ -48,7 +48,7 @@ class StoreFacts:
 @dataclass
 class Records:
     """Everything that was read. `listed`: in the list of all; `claims`: by medium; `alive`:
-    processes that the registry hears of."""
+    processes that the registry hears of; `held`: pages of a store, as its process last reported."""
 
     tag: bytes
     listed: bool
@@ -57,6 +57,7 @@ class Records:
     sequences: Key
     claims: dict[bytes, Key] = field(default_factory=dict)
     alive: set[bytes] = field(default_factory=set)
+    held: dict[bytes, int] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int | None:
@@ -113,6 +114,9 @@ def read_records(access: RegistryAccess, tag: bytes, *, listed: bool) -> Records
         key = b"r" + tag + facts.process
         if facts.process not in found.alive and access.ask(partial(audit.ask, b"EXISTS", key), tag):
             found.alive.add(facts.process)
+    reported = access.ask(partial(reports.records, tag, sorted(found.alive)), tag)
+    for record in reported.values():
+        found.held.update({gauges.store: gauges.pages for gauges in record.gauges.stores})
     if found.epoch is not None:
         for medium in found.media:
             found.claims[medium] = read(b"c%b%d.%b" % (tag, found.epoch, medium))

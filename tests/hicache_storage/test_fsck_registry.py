@@ -22,7 +22,7 @@ from hicache_backends.segment.format import Location
 from hicache_backends.segment.owner import OwnerFile
 from hicache_storage.cli.app import run
 from hicache_storage.tools.media import read_medium
-from kvmanager import keys
+from kvmanager import keys, reports
 from kvmanager.connect import connect_registry
 from kvmanager.model import Member
 from tests.hicache_storage.page_process import (
@@ -33,6 +33,7 @@ from tests.hicache_storage.page_process import (
     namespace,
     open_pages,
     read,
+    write,
 )
 from tests.kvmanager.members import eventually, soon
 from tests.kvmanager.servers import BINARIES, Server
@@ -252,18 +253,35 @@ def test_pages_of_before_a_clear_do_not_come_back(site: Site) -> None:
     assert site.fresh_reader("gone", 20) == []
 
 
-def test_a_live_process_is_asked_for_what_the_registry_lost(site: Site) -> None:
-    with site.process() as live:
-        live.write("live", 60)
-        with site.server.client() as client:
-            for page in hashes("live", 60)[10:30]:
-                key, field = site.key_of(page)
-                assert client.hdel(key, field) == 1
-        report = site.fsck("--repair")
-        assert counts(report) == {"unannounced_pages": 20, "wrong_counts": 1}
-        assert report["ok"]
-        assert site.fsck()["troubles"] == []
-        assert site.fresh_reader("live", 60) == list(range(60))
+def test_a_live_process_is_asked_for_what_the_registry_lost(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvmanager.upkeep.EVERY_S", 0.1)
+    with open_pages(site.root, site.server.url) as live, site.server.client() as client:
+
+        def reported() -> int:
+            found = [client.get(key) for key in client.scan_iter(match=b"i*")]
+            return sum(r.gauges.pages for f in found if f and (r := reports.unpacked(f)))
+
+        write(live, "live", 60)
+        eventually(lambda: reported() == 60)
+        live.storage.restrict(50 * live.namespace.page_bytes, None)
+        eventually(lambda: reported() == 50)
+        assert site.fsck()["troubles"] == [], "what was evicted is not lost"
+        present = [page for page in hashes("live", 60) if live.present([page])[0]]
+        for page in present[:20]:
+            key, field = site.key_of(page)
+            assert client.hdel(key, field) == 1
+        expected = {"unannounced_pages": 20, "wrong_counts": 1}
+        assert site.counts() == expected
+        assert site.repaired() == expected
+        visitor = connect_registry(
+            site.server.url, namespace(), Member(os.urandom(16), "", "", b"", b""), options=REGISTRY
+        )
+        digests = page_digests(namespace().fingerprint, present)
+        found = visitor.lookup(digests, live.storage.media, soon(), prefix=False)
+        visitor.close()
+        assert all(found.locations)
 
 
 def plant(site: Site, client: redis.Redis, page: str) -> dict[str, int]:
