@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from kvmanager.service.control import events
 from kvmanager.service.protocol import Protocol
 from kvmanager.sweep import Sweep
 from tests.kvmanager.http_fixtures import server_binary, service
-from tests.kvmanager.http_service import Service
+from tests.kvmanager.http_service import REPOSITORY, Service
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon
 from tests.kvmanager.mirror import Mirror, Stream
 from tests.kvmanager.servers import Server
@@ -149,6 +151,33 @@ def run_sweep(store: Store) -> None:
     sweep = Sweep(TAG, os.urandom(16), lease_ms=1)
     while store.registry.driver.run(sweep.step(), soon()):
         pass
+
+
+def test_a_process_that_is_killed_is_told_as_lost_by_whoever_sweeps(server: Server) -> None:
+    sweeping = Service(server.url, "--sweep-every", "0.2").start()
+    pages = digests(3)
+    writer = [sys.executable, "-m", "tests.kvmanager.http_writer", server.url, "ab" * 16]
+    paths = {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'backends'}"}
+    process = subprocess.Popen(
+        [*writer, b"".join(pages).hex(), "", "1"],
+        env={**os.environ, **paths},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        mirror = Mirror()
+        with Stream(sweeping, SNAPSHOT) as stream:
+            stream.until(mirror, "live")
+            assert [store["alive"] for store in mirror.stores.values()] == [True]
+            process.kill()
+            stream.until(mirror, "lost")
+        assert [store["alive"] for store in mirror.stores.values()] == [False]
+        assert len(mirror.pages) == 3, "on a shared medium they can still be read"
+    finally:
+        process.kill()
+        process.communicate()
+        sweeping.stop()
 
 
 def test_clearing_a_namespace_empties_the_mirror(
