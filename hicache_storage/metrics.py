@@ -43,6 +43,9 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "refused": ("hicache_refused_total", ("reason",)),
     "evict": ("hicache_evict_total", ()),
     "prefetch": ("hicache_prefetch_total", ()),
+    "prefetch_ended": ("hicache_prefetch_ended_total", ("fate",)),
+    "absent": ("hicache_absent_total", ("reason",)),
+    "integrity": ("hicache_integrity_total", ("kind",)),
     "bytes_read": ("hicache_bytes_read_total", ()),
     "bytes_written": ("hicache_bytes_written_total", ()),
 }
@@ -56,6 +59,9 @@ _HELP = {
     "refused": "Pages not stored, by reason.",
     "evict": "Pages evicted to make room.",
     "prefetch": "Pages asked for ahead of their use.",
+    "prefetch_ended": "What became of these pages.",
+    "absent": "Pages that exists calls did not find, by reason, where it is known.",
+    "integrity": "Pages that were not what their place promised, and those reported to others.",
     "bytes_read": "Bytes of pages read and verified.",
     "bytes_written": "Bytes of pages known to be written.",
 }
@@ -64,6 +70,10 @@ _MISS: dict[Reason | None, str] = {
     **{reason: f"miss.{reason.value}" for reason in Reason},
 }
 _ABSENT = {reason: f"absent.{reason.value}" for reason in Reason}
+_OTHERS = (
+    ("prefetch", "prefetch_ended", "fate", ("used", "wasted", "unfulfilled", "cancelled")),
+    ("integrity", "integrity", "kind", ("checksum", "stale", "reported")),
+)
 _families_lock = threading.Lock()
 _families: WeakKeyDictionary[CollectorRegistry, dict[str, MetricWrapperBase]] = WeakKeyDictionary()
 
@@ -84,6 +94,12 @@ class Metrics:
 
         self._requested = {op: counter("requested", op=op) for op in _OPS}
         self._miss = {reason: counter("miss", reason=reason.value) for reason in Reason}
+        self._absent = {reason: counter("absent", reason=reason.value) for reason in Reason}
+        self._others = {
+            f"{family}.{label}": counter(name, **{key: label})
+            for family, name, key, labels in _OTHERS
+            for label in labels
+        }
         self._refused = {reason: counter("refused", reason=reason.value) for reason in Reason}
         plain = [name for name, (_, more) in _COUNTERS.items() if not more]
         self._plain = {name: counter(name) for name in plain}
@@ -152,6 +168,7 @@ class Metrics:
         counts = [("exists.pages", requested), ("exists.found", found)]
         if why is not None and found < requested:
             counts.append((_ABSENT[why], requested - found))
+            self._absent[why].inc(requested - found)
         self.tally.took("exists", seconds, *counts, late=why is Reason.TIMEOUT)
         self._requested["exists"].inc(requested)
         self._plain["found"].inc(found)
@@ -166,6 +183,12 @@ class Metrics:
         """Count pages asked for ahead; what became of them is observed as op "prefetch"."""
         self._plain["prefetch"].inc(pages)
         self.tally.add(("prefetch.pages", pages))
+
+    def count(self, *counts: tuple[str, int]) -> None:
+        """Count fates of prefetches and pages that are wrong, by their names in the tally."""
+        for name, n in counts:
+            self._others[name].inc(n)
+        self.tally.add(*counts)
 
     def watch(
         self, stats: Callable[[], Mapping[str, int | float | str]], media: Sequence[bytes] = ()

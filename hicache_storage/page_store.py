@@ -77,14 +77,14 @@ class PageStore:
         write_cap = RateCap(self.options.max_write_bytes_per_s)
         get_size, set_size = self.options.batch_get_size, self.options.batch_set_size
         self._tally = self.metrics.tally
-        self._reader = Reader(storage, registry, read_cap, turns, get_size, self._tally)
+        self._reader = Reader(storage, registry, read_cap, turns, get_size, self.metrics)
         self._writer = Writer(storage, registry, write_cap, turns, set_size, self._tally)
         self._prefetcher = Prefetcher(
             self._prefetch_chunk,
             Depth(self.options.prefetch_depth),
             get_size,
             self.options.max_queued_bytes,
-            self._tally.add,
+            self.metrics.count,
         )
         storage.set_keeper(RegistryKeeper(registry, self.metrics.evicted))
         self.metrics.watch(storage.stats, storage.media)

@@ -11,7 +11,7 @@ from hicache_backends.errors import RegistryError, StaleEpoch
 from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.pages import Pages
 from hicache_backends.storage import PageStorage
-from hicache_storage.tally import Tally
+from hicache_storage.metrics import Metrics
 from hicache_storage.throttle import LoadsFirst, RateCap
 from kvmanager.model import Lookup, State
 from kvmanager.registry import Registry
@@ -35,14 +35,15 @@ class Reader:
         cap: RateCap,
         turns: LoadsFirst,
         batch_pages: int,
-        tally: Tally,
+        metrics: Metrics,
     ) -> None:
         self._storage = storage
         self._registry = registry
         self._cap = cap
         self._turns = turns
         self._batch_pages = batch_pages
-        self._tally = tally
+        self._metrics = metrics
+        self._tally = metrics.tally
         self.second_looks = 0
 
     def exists(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[int, Reason | None]:
@@ -196,7 +197,7 @@ class Reader:
 
     def _count_bad(self, reasons: Iterable[Reason | None]) -> None:
         counts = Counter(_INTEGRITY[reason] for reason in reasons if reason in _INTEGRITY)
-        self._tally.add(*counts.items())
+        self._metrics.count(*counts.items())
 
     def _report(self, digest: bytes, location: bytes, deadline: Deadline) -> None:
         if self._registry is None:
@@ -205,7 +206,7 @@ class Reader:
             self._registry.report_bad(digest, location, deadline)
         except RegistryError:
             return  # the next reader will find it as bad and report it again
-        self._tally.add(("integrity.reported", 1))
+        self._metrics.count(("integrity.reported", 1))
 
 
 def _nowhere(n: int, reason: Reason) -> Lookup:

@@ -14,6 +14,7 @@ from hicache_backends.outcomes import HIT, Outcome, Reason, miss
 from hicache_storage.metrics import SILENT_ZERO_AFTER, Metrics
 
 GOLDEN = {
+    "hicache_absent_total": {"backend", "tenant", "tier", "reason"},
     "hicache_bytes_read_total": {"backend", "tenant", "tier"},
     "hicache_bytes_written_total": {"backend", "tenant", "tier"},
     "hicache_call_seconds": {"backend", "tenant", "tier", "op"},
@@ -22,8 +23,10 @@ GOLDEN = {
     "hicache_evict_total": {"backend", "tenant", "tier"},
     "hicache_found_total": {"backend", "tenant", "tier"},
     "hicache_hit_total": {"backend", "tenant", "tier"},
+    "hicache_integrity_total": {"backend", "tenant", "tier", "kind"},
     "hicache_miss_total": {"backend", "tenant", "tier", "reason"},
     "hicache_pages_requested_total": {"backend", "tenant", "tier", "op"},
+    "hicache_prefetch_ended_total": {"backend", "tenant", "tier", "fate"},
     "hicache_prefetch_total": {"backend", "tenant", "tier"},
     "hicache_refused_total": {"backend", "tenant", "tier", "reason"},
     "hicache_stored_bytes": {"backend", "tenant", "tier"},
@@ -68,6 +71,9 @@ def test_labels_are_bounded(registry: CollectorRegistry) -> None:
         metrics.observe("get", [miss(reason, f"page {time.time()}")], 0, 0.1)
         metrics.observe("set", [miss(reason, "another detail")], 0, 0.1)
     metrics.looked_up(1, 1, 0.1)
+    for reason in Reason:
+        metrics.looked_up(2, 1, 0.1, reason)
+    metrics.count(("prefetch.used", 1), ("integrity.stale", 1))
     assert generate_latest(registry).count(b"\n") == before
 
 

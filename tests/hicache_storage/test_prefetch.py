@@ -64,8 +64,9 @@ def prefetcher(
     depth: int = 2,
     chunk: int = 4,
     queue: int = 1 << 20,
+    on_end: Callable[..., None] = lambda *counts: None,
 ) -> Iterator[Prefetcher]:
-    made = Prefetcher(load, Depth(depth), chunk, queue)
+    made = Prefetcher(load, Depth(depth), chunk, queue, on_end)
     try:
         yield made
     finally:
@@ -260,3 +261,63 @@ def test_a_forked_child_is_told_that_its_threads_are_not_there(
         with pytest.raises(StorageClosed, match="parent"):
             pf.submit(*batch(1), soon(), "prefetch")
         monkeypatch.undo()
+
+
+class Fates:
+    """What became of pages, as a prefetcher tells it."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, int]] = []
+
+    def __call__(self, *counts: tuple[str, int]) -> None:
+        self.told.append({name.removeprefix("prefetch."): n for name, n in counts})
+
+
+def test_each_prefetch_tells_once_what_became_of_all_its_pages() -> None:
+    fates, holes = Fates(), {7}
+
+    def load(digests: Sequence[bytes], _pages: Pages, _deadline: Deadline) -> list[Outcome]:
+        return [
+            NEVER_WRITTEN if int.from_bytes(digest, "big") in holes else HIT for digest in digests
+        ]
+
+    with prefetcher(load, depth=1, on_end=fates) as pf:
+        for pages in (4, 8, 12):
+            handle = pf.submit(*batch(pages), soon(), "prefetch")
+            assert handle.wait(5000)
+            handle.cancel()  # too late to matter
+    assert fates.told == [
+        {"used": 4, "wasted": 0, "cancelled": 0, "unfulfilled": 0},
+        {"used": 7, "wasted": 0, "cancelled": 0, "unfulfilled": 1},
+        {"used": 7, "wasted": 0, "cancelled": 0, "unfulfilled": 5},
+    ]
+
+
+def test_what_is_loaded_behind_a_gap_or_after_a_cancel_was_wasted() -> None:
+    fates, gate = Fates(), Gate()
+
+    def with_a_hole(digests: Sequence[bytes], pages: Pages, until: Deadline) -> list[Outcome]:
+        return [NEVER_WRITTEN, *gate(digests, pages, until)[1:]]
+
+    gate.open.set()
+    with prefetcher(with_a_hole, depth=1, on_end=fates) as pf:
+        assert pf.submit(*batch(8), soon(), "prefetch").wait(5000)
+    gate = Gate()
+    with prefetcher(gate, depth=1, on_end=fates) as pf:
+        handle = pf.submit(*batch(12), soon(), "prefetch")
+        until(lambda: len(gate.begun) == 1)
+        handle.cancel()
+        gate.open.set()
+        assert handle.wait(5000)
+    with prefetcher(gate, queue=8 * PAGE, on_end=fates) as pf:
+        gate.open.clear()
+        first = pf.submit(*batch(4), soon(), "prefetch")
+        assert pf.submit(*batch(8), soon(), "prefetch").done  # no room in the queue
+        gate.open.set()
+        assert first.wait(5000)
+    assert fates.told == [
+        {"used": 0, "wasted": 3, "cancelled": 0, "unfulfilled": 5},
+        {"used": 0, "wasted": 4, "cancelled": 8, "unfulfilled": 0},
+        {"used": 0, "wasted": 0, "cancelled": 0, "unfulfilled": 8},
+        {"used": 4, "wasted": 0, "cancelled": 0, "unfulfilled": 0},
+    ]
