@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,19 @@ class Deployment:
     def reports(self, name: str) -> list[dict[str, int]]:
         lines = (self.logs / name).read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def check(self, name: str) -> int:
+        """The exit status of a container's health check."""
+        kind, program, *words = services()[name]["healthcheck"]["test"]
+        assert kind == "CMD"
+        here = [str(self._pages) if word == "/pages" else word for word in words]
+        return subprocess.run(
+            [sys.executable, "-m", MODULES[program], *here],
+            env=self._environment(name),
+            stdout=subprocess.DEVNULL,
+            timeout=60,
+            check=False,
+        ).returncode
 
     def _command(self, name: str) -> list[str]:
         if name == "valkey":
@@ -123,6 +137,19 @@ def test_the_processes_find_each_others_pages_through_both_services(
     reports = [deployment.reports(name)[-1] for name in DEMOS]
     assert sum(report["remote_hits"] for report in reports) > 0
     assert not any(report["wrong_pages"] or report["set_failures"] for report in reports)
+
+
+@pytest.mark.parametrize("name", DEMOS)
+def test_the_health_check_of_a_process_holds(deployment: Deployment, name: str) -> None:
+    assert deployment.check(name) == 0
+
+
+def test_nobody_at_valkey_may_do_more_than_the_health_check(deployment: Deployment) -> None:
+    assert services()["valkey"]["healthcheck"]["test"][1].startswith("valkey-cli ping ")
+    with socket.create_connection(("127.0.0.1", deployment.ports["valkey"]), 10) as stream:
+        for asked, said in ((b"PING", b"+PONG"), (b"GET g", b"-NOPERM"), (b"INFO", b"-NOPERM")):
+            stream.sendall(asked + b"\r\n")
+            assert stream.recv(4096).startswith(said)
 
 
 @pytest.mark.parametrize("name", MANAGERS)
