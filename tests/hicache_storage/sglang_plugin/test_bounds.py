@@ -83,6 +83,7 @@ def bare_pools(*stores: Any) -> Pools:
     pools._stores = dict(zip("abcdef", stores, strict=False))
     pools._by_tensor = {}
     pools._opening = threading.Lock()
+    pools._figures = None
     return pools
 
 
