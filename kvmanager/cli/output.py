@@ -52,7 +52,14 @@ def shown(value: object) -> str:
         return f"{value:,.4g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(shown(item) for item in value)
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """A text, such as a file's name, without what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_failure(message: str, remedy: str, *, as_json: bool) -> None:
@@ -65,4 +72,4 @@ def print_failure(message: str, remedy: str, *, as_json: bool) -> None:
 def print_error(message: str) -> None:
     """What went wrong and what to do, on standard error."""
     for line in message.splitlines():
-        typer.secho(f"error: {line}", fg="red", err=True, bold=sys.stderr.isatty())
+        typer.secho(f"error: {printable(line)}", fg="red", err=True, bold=sys.stderr.isatty())
