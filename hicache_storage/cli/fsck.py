@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def fsck(
     directories: Annotated[
-        list[Path] | None,
+        list[str] | None,  # a Path would be looked at by typer, which may wait for ever
         typer.Argument(metavar="[PATH]...", help="Directories; else those of the configuration."),
     ] = None,
     config: ConfigFile = None,
@@ -87,7 +87,7 @@ class _Run:
 
     def __init__(
         self,
-        directories: list[Path] | None,
+        directories: list[str] | None,
         config: Path | None,
         registry: str | None,
         settle_ms: int | None,
@@ -99,7 +99,7 @@ class _Run:
         self._config = None if directories and config is None else file_config(config)
         loaded = self._config
         self._objects = loaded if loaded and not directories and is_objects(loaded) else None
-        self._directories = [str(path) for path in directories or ()]
+        self._directories = list(directories or ())
         self._endpoint = registry
         if registry is None and loaded is not None and loaded.global_kvmanager.enabled:
             self._endpoint = loaded.registry_endpoint()

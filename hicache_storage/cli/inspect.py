@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 _URL = re.compile("[a-z0-9]+:/")
 Root = Annotated[
-    Path | None,
-    typer.Argument(help="Directory of the store; else what --config names, objects included."),
+    str | None,  # a Path would be looked at by typer, which may wait for a mount for ever
+    typer.Argument(
+        metavar="[DIRECTORY]",
+        help="Directory of the store; else what --config names, objects included.",
+    ),
 ]
 
 
@@ -38,19 +41,19 @@ def inspect(directory: Root = None, config: ConfigFile = None, as_json: AsJson =
         print_json(objects.to_json()) if as_json else show_objects(objects)
 
 
-def named(directory: Path | None, config: Path | None) -> Path | Config:
+def named(directory: str | None, config: Path | None) -> Path | Config:
     """The directory that was meant, or the configuration of the objects. Raises ConfigError."""
     from hicache_storage.sglang.settings import file_config
     from hicache_storage.tools.clearing import roots_of
     from hicache_storage.tools.objects import is_objects
 
     if directory is not None:
-        if _URL.match(str(directory)):
+        if _URL.match(directory):
             raise ConfigError(
                 f"{directory} is no directory: write a URL as url in the section fsspec of a "
                 "configuration, and name that with --config"
             )
-        return directory
+        return Path(directory)
     loaded = file_config(config)
     if is_objects(loaded):
         return loaded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,8 +103,8 @@ def find_in_root(root: Root) -> Iterator[Trouble]:
         elif _is_draft(entry):
             if _is_old(entry.path):
                 yield Trouble(DRAFTS, entry.path)
-        elif entry.name not in _OF_A_ROOT:
-            yield Trouble(FOREIGN, entry.path)
+        elif entry.name not in _OF_A_ROOT and not _is_file_at(f"{entry.path}/.medium"):
+            yield Trouble(FOREIGN, entry.path)  # another root in this one is none
 
 
 def foreign_entries(store: str) -> list[str]:
@@ -170,6 +171,13 @@ def _is_draft(entry: os.DirEntry[str]) -> bool:
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False)
+
+
+def _is_file_at(path: str) -> bool:
+    try:
+        return stat.S_ISREG(Path(path).lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _is_old(path: str) -> bool:

@@ -4,6 +4,7 @@ server, behind the service; and by the other command."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,40 @@ def test_bad_input_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "changes nothing but the registry" in capsys.readouterr().err
     assert run(["fsck", str(tmp_path), "--registry", "ftp://x"]) == 2
     assert "not one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["namespaces", "list"], ["fsck"]])
+def test_a_mount_that_hangs_ends_the_command(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("hicache_storage.tools.roots._ANSWER_MS", 300)
+    with ThreeFs(tmp_path / "backing", tmp_path / "mount") as fs:
+        root = fs.mount / "kv"
+        with StoreWriter("3fs", root, 3) as writer:
+            writer.kill()
+        fs.pause()
+        began_s = time.monotonic()
+        ended = run([*command, str(root)])
+        took_s = time.monotonic() - began_s
+        fs.resume()
+    assert ended == 1
+    assert took_s < 20
+    assert "is its mount hung?" in capsys.readouterr().err
+
+
+def test_another_root_inside_is_nothing_foreign_and_names_are_shown_safely(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_pages(tmp_path / "kv", f"embedded:{tmp_path}/reg") as store:
+        write(store, "a", 3)
+        open_pages(tmp_path / "kv" / "inner", f"embedded:{tmp_path}/reg").close()
+        assert run(["fsck", str(tmp_path / "kv")]) == 0
+        (tmp_path / "kv" / "bad\x1b[31m\udcff").touch()
+        capsys.readouterr()
+        assert run(["fsck", str(tmp_path / "kv")]) == 1
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "bad\\x1b[31m\\udcff" in said
