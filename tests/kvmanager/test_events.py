@@ -92,6 +92,8 @@ def test_a_mirror_begins_with_all_pages_and_hears_what_happens(
     service: Service, cluster: Cluster, follow: list[Follower]
 ) -> None:
     one, other = cluster.store(), cluster.store(medium=os.urandom(16))
+    one.settled()
+    other.settled()
     first = one.chain(digests(3000))
     one.write(first)
     follower = Follower(service)
@@ -116,6 +118,7 @@ def test_a_page_that_a_reader_reported_is_told_as_removed(
     service: Service, cluster: Cluster, follow: list[Follower]
 ) -> None:
     owner, reader = cluster.store(), cluster.store()
+    owner.settled()
     pages = digests(3)
     entries = owner.chain(pages)
     owner.write(entries)

@@ -110,6 +110,7 @@ def test_what_was_removed_is_remembered_while_somebody_listens(
     driver: Driver, cluster: Cluster
 ) -> None:
     store = cluster.store()
+    store.settled()
     driver.run(listen(TAG), soon())
     pages = digests(4)
     entries = store.chain(pages)
@@ -124,6 +125,7 @@ def test_what_was_removed_is_remembered_while_somebody_listens(
 
 def test_a_reported_page_waits_for_its_owner(driver: Driver, cluster: Cluster) -> None:
     store = cluster.store()
+    store.settled()
     pages = digests(2)
     entries = store.chain(pages)
     store.write(entries)
