@@ -23,7 +23,8 @@ from hicache_storage.tools.roots import open_root
 from kvmanager import keys
 from kvmanager.connect import connect_registry
 from kvmanager.model import Member
-from tests.hicache_storage.page_process import REGISTRY, namespace, open_pages, write
+from kvmanager.options import RegistryOptions
+from tests.hicache_storage.page_process import namespace, open_pages, write
 from tests.kvmanager.servers import BINARIES, Server
 
 TAG = keys.tag(namespace().fingerprint)
@@ -140,7 +141,7 @@ def server() -> Iterator[Server]:
 
 
 def filled(root: Path, url: str) -> None:
-    """Two stores that nobody uses any more, with two pages in common."""
+    """Two stores that nobody uses any more."""
     stores = [open_pages(root, url) for _ in range(2)]
     for n, store in enumerate(stores):
         assert write(store, f"chain {n}", PAGES) == PAGES
@@ -167,16 +168,36 @@ def fsck(capsys: pytest.CaptureFixture[str], root: Path, url: str, *options: str
     return json.loads(capsys.readouterr().out)
 
 
-@settings(
-    max_examples=25,
+SETTINGS = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(
-    damages=st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=4),
+ANY = given(
+    damages=st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=5),
     seed=st.integers(0, 1 << 20),
 )
+PATIENT = RegistryOptions(timeout_ms=20_000, connect_timeout_ms=20_000, ttl_ms=60_000)
+
+
+@settings(SETTINGS, max_examples=10)
+@ANY
 def test_any_damage_is_repaired_and_no_whole_page_is_lost(
+    server: Server, capsys: pytest.CaptureFixture[str], damages: list[Damage], seed: int
+) -> None:
+    check(server, capsys, damages, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(SETTINGS, max_examples=300)
+@ANY
+def test_any_damage_for_long(
+    server: Server, capsys: pytest.CaptureFixture[str], damages: list[Damage], seed: int
+) -> None:
+    check(server, capsys, damages, seed)
+
+
+def check(
     server: Server, capsys: pytest.CaptureFixture[str], damages: list[Damage], seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311 - no secret
@@ -195,9 +216,9 @@ def test_any_damage_is_repaired_and_no_whole_page_is_lost(
         medium = lying_in(open_root(str(root)))
         assert medium
         visitor = connect_registry(
-            server.url, namespace(), Member(os.urandom(16), "", "", b"", b""), options=REGISTRY
+            server.url, namespace(), Member(os.urandom(16), "", "", b"", b""), options=PATIENT
         )
-        found = visitor.lookup(whole, [medium.uuid], Deadline.after_ms(2000), prefix=False)
+        found = visitor.lookup(whole, [medium.uuid], Deadline.after_ms(20_000), prefix=False)
         visitor.close()
         wrong = (
             medium.found[0].misfits(list(zip(whole, found.locations, strict=True))) if whole else []
