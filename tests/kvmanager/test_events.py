@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from hicache_backends.storage import PageEntry
 from kvmanager import keys
 from kvmanager.namespaces import id_of
+from kvmanager.options import RegistryOptions
 from kvmanager.service import feeds, listener
 from kvmanager.service.access import Access
 from kvmanager.service.app import make_app
@@ -330,7 +332,7 @@ def impatient(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_a_listener_that_does_not_read_loses_its_connection_and_costs_nobody_else_anything(
     service: Service, impatient: int, cluster: Cluster, follow: list[Follower]
 ) -> None:
-    store = cluster.store()
+    store = cluster.store(options=RegistryOptions(timeout_ms=10_000))
     follow.append(Follower(service).live())
     head = f"GET /v1/events?{SNAPSHOT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", impatient), timeout=10) as deaf:
@@ -339,10 +341,17 @@ def test_a_listener_that_does_not_read_loses_its_connection_and_costs_nobody_els
         ours = deaf.getsockname()[1]
         assert is_connected(impatient, ours)
         for _ in range(200):  # 7 MB of JSON: more than the kernel holds
-            store.write(store.chain(digests(1000)))
+            store.registry.publish(publishable(store, 1000), b"", soon(10_000))
         eventually(lambda: not is_connected(impatient, ours), 20)
         eventually(lambda: follow[0].mirror.pages == stored(store), 20)
     assert "reset" not in follow[0].mirror.kinds
+
+
+def publishable(store: Store, pages: int) -> list[PageEntry]:
+    """New pages, which the store holds from now on."""
+    entries = store.chain(digests(pages))
+    store.pages.update((entry.digest, entry) for entry in entries)
+    return entries
 
 
 def is_connected(port: int, peer: int) -> bool:
