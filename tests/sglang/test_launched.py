@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from hicache_storage.tools.sglang_args import Tuning, launch_flags, words
 from tests.sglang.harness.server import Options, Server, prompt, serve
@@ -30,14 +31,18 @@ path = "{path}"
 capacity = {capacity}
 free_floor = 0
 page_size = 16
+[global_kvmanager]
+enabled = true
+endpoint = "embedded"
 [sglang]
 metrics_port = {port}
 """
+REPORT_S = 10
 
 
 @pytest.mark.timeout(300)  # two ranks and a start from nothing, on as few as two cores
-def test_the_printed_flags_give_hits_from_storage_and_metrics_in_one_scrape(
-    server: Server, metrics_port: int
+def test_the_printed_flags_give_hits_from_storage_metrics_in_one_scrape_and_reports(
+    server: Server, metrics_port: int, tmp_path: Path
 ) -> None:
     cold = server.generate(prompt(1000), NEW_TOKENS)
     wait_until(lambda: counted(server, "hicache_stored_total") == RANKS * (PAGES + PROBE), "pages")
@@ -60,19 +65,42 @@ def test_the_printed_flags_give_hits_from_storage_and_metrics_in_one_scrape(
     for name in ("hicache_stored_total", "hicache_hit_total", "hicache_stored_pages"):
         assert sum(value(text, name) for text in own) == value(page, name)
 
+    found = 16 * PAGES
+    expected = {
+        "tokens.l1": found,
+        "tokens.l2": 0,
+        "tokens.l3": found,
+        "tokens.recomputed": 3 * 1000 - 2 * found,
+        "prefetch.used": RANKS * PAGES,
+        "put.stored": RANKS * (PAGES + PROBE),
+        "get.hits": RANKS * (PAGES + PROBE),
+    }
+    url = f"unix://{tmp_path}/l3/.registry/valkey.sock"
+    wait_until(
+        lambda: {name: reported(url, name) for name in expected} == expected,
+        "the reports of all ranks, each token told once",
+        wait_s=2 * REPORT_S,
+    )
+
+
+def reported(url: str, name: str) -> int:
+    """The sum of a counter over all namespaces."""
+    with redis.Redis.from_url(url) as client:
+        return sum(int(client.hget(b"t" + tag, name) or 0) for tag in client.smembers("g"))
+
 
 @pytest.fixture
 def metrics_port() -> int:
-    """The first of two that are free."""
-    while True:
+    """The first of two that are free, and that no connection is given meanwhile."""
+    for port in range(21_000, 29_000, 2):
         with closing(socket.socket()) as first, closing(socket.socket()) as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
+    pytest.fail("no free ports")
 
 
 @pytest.fixture
