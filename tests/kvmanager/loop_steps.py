@@ -11,13 +11,14 @@ from kvmanager.service.backing import Backing
 from kvmanager.service.control.base import Control
 from kvmanager.service.loops.loop import LoopOptions, Task, Worker
 from kvmanager.service.loops.sweeping import Sweeping
+from tests.kvmanager.deployments import Deployment
 from tests.kvmanager.members import NAMESPACE
 from tests.kvmanager.servers import Server
 
 TAG = keys.tag(NAMESPACE.fingerprint)
 
 
-def run_step(server: Server, make: Callable[[Worker], Task], **options: float) -> None:
+def run_step(server: Server | Deployment, make: Callable[[Worker], Task], **options: float) -> None:
     async def once() -> None:
         backing = Backing(server.url)
         await backing.open()
