@@ -29,6 +29,11 @@ SCRIPTS = Path(keys.__file__).parent / "scripts"
 PATIENT = RegistryOptions(timeout_ms=20_000)
 UNBOUNDED = {"KEYS", "FLUSHDB", "FLUSHALL", "HGETALL", "HKEYS", "HVALS", "SMEMBERS", "SORT", "SCAN"}
 
+BOUNDED = {
+    ("totals", "HGETALL"),  # its names are of a fixed vocabulary
+    ("walk", "HGETALL"),  # of a bucket whose size it has asked for; larger ones by HSCAN
+}
+
 
 def fill(store: Store, pages: int, batch: int = 512) -> list[bytes]:
     chain = digests(pages)
@@ -148,7 +153,7 @@ def test_every_script_names_the_keys_that_it_touches() -> None:
         for letter, tagged in re.findall(r"'([a-z])' \.\. (tag|ARGV)", text):
             assert f"{letter}{{tag}}" in header, f"{path.name} touches {letter}{{tag}} ({tagged})"
         for command in UNBOUNDED:
-            assert f"'{command}'" not in text, path.name
+            assert f"'{command}'" not in text or (path.stem, command) in BOUNDED, path.name
 
 
 @pytest.mark.parametrize("pages", [20_000, 50_000])
