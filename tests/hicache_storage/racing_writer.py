@@ -35,7 +35,7 @@ def race(store: PageStore, place: int) -> dict[str, int]:
     for start in starts[place:] + starts[:place]:
         batch = keys[start : start + BATCH]
         above = keys[start - 1] if start else None
-        outcomes = store.set(batch, canaries(batch), parent=above, timeout_ms=20_000)
+        outcomes = store.set(batch, canaries(batch), parent=above, timeout_ms=6000)
         assert all(outcomes), outcomes
         existed += sum(outcome.existed for outcome in outcomes)
         stored += sum(not outcome.existed for outcome in outcomes)
