@@ -47,7 +47,7 @@ def delete_a_file(root: Path, client: redis.Redis, chance: random.Random) -> Non
 
 def cut_a_file(root: Path, client: redis.Redis, chance: random.Random) -> None:
     path = a_file(root, chance)
-    os.truncate(path, chance.randrange(path.stat().st_size))
+    os.truncate(path, chance.randrange(path.stat().st_size or 1))
 
 
 def break_a_record(root: Path, client: redis.Redis, chance: random.Random) -> None:
@@ -68,7 +68,7 @@ def change_an_entry(root: Path, client: redis.Redis, chance: random.Random) -> N
         if client.type(key) == b"hash":
             held: dict[bytes, bytes] = client.hgetall(key)  # type: ignore[assignment]  # bytes
             name, value = next(iter(held.items()))
-            at = chance.randrange(len(value))
+            at = chance.randrange(len(value) or 1)
             client.hset(key, name, value[:at] + os.urandom(1) + value[at + 1 :])
 
 
@@ -91,7 +91,7 @@ def spoil_the_names(root: Path, client: redis.Redis, chance: random.Random) -> N
 def spoil_the_stores(root: Path, client: redis.Redis, chance: random.Random) -> None:
     held: dict[bytes, bytes] = client.hgetall(b"s" + TAG)  # type: ignore[assignment]  # bytes
     for store, record in held.items():
-        client.hset(b"s" + TAG, store, record[: chance.randrange(len(record))])
+        client.hset(b"s" + TAG, store, record[: chance.randrange(len(record) or 1)])
 
 
 def delete_a_key(root: Path, client: redis.Redis, chance: random.Random) -> None:
