@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 LOADED_TOKENS = "loaded.tokens"
 """A sum of our own beside those of `figures`: pages read, in tokens."""
 MAX_KINDS = 64
+ENOUGH_CLAIMS = 16_384
+"""So many are counted of a namespace, and a few thousand more."""
+_MEDIA_A_CALL = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,16 @@ def clock() -> Flow[float]:
 
 
 def count_claims(record: NamespaceRecord) -> Flow[ClaimCount]:
-    """The claims on all its media."""
+    """The claims on all its media, some media a call."""
     families = [b"c%b%d.%b" % (record.tag, record.epoch, medium.id) for medium in record.media]
-    if not families:
-        return ClaimCount()
-    reply = yield from answer(Call.of("claims", families, ()))
-    held, orphans, whole = map(int, read_done(reply).split())
-    return ClaimCount(held, orphans, bool(whole))
+    held, orphans, whole, done = 0, 0, True, 0
+    while done < len(families) and held + orphans < ENOUGH_CLAIMS:
+        some = families[done : done + _MEDIA_A_CALL]
+        reply = yield from answer(Call.of("claims", some, ()))
+        more_held, more_orphans, all_there, media = map(int, read_done(reply).split())
+        held, orphans, whole = held + more_held, orphans + more_orphans, whole and bool(all_there)
+        done += max(1, media)
+    return ClaimCount(held, orphans, whole and done >= len(families))
 
 
 def read_fsck(kept: object) -> FsckResult | None:

@@ -12,7 +12,7 @@ from hicache_backends.native_calls import page_digests
 from hicache_backends.outcomes import Reason
 from kvmanager import reports
 from kvmanager.flow import Flow, answer
-from kvmanager.model import MAX_PROBES, State
+from kvmanager.model import State
 from kvmanager.namespaces import (
     MediumRecord,
     NamespaceRecord,
@@ -26,6 +26,8 @@ from kvmanager.wire import UNIT_MS
 
 MAX_PAGES = 256
 """Of one question."""
+MAX_MEDIA = 1024
+_MEDIA_A_CALL = 256
 _HEAD_BYTES = 7
 _REPORTED = b"\0"
 _CHILDREN = 0x3FFF
@@ -92,19 +94,52 @@ def explain(
         return None
     scene = yield from _scene(record, None if reach is None else frozenset(reach))
     digests = _digests(record, pages)
-    found: list[Explained] = []
-    step = max(1, MAX_PROBES // (2 * len(record.media) + 1))
-    for start in range(0, len(digests), step):
-        some = digests[start : start + step]
-        call = Call.of("explain", (b"n" + tag, b"e" + tag, b"y" + tag), (tag, b"".join(some)))
-        raw = unpacked((yield from answer(call)))
-        if not raw:
-            return None
-        try:
-            found += list(_explained(scene, raw, some))
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise RegistryRefused(f"a reply is malformed: {error!r}") from error
-    return found
+    said = yield from _asked(tag, digests)
+    if said is None:
+        return None
+    try:
+        return list(_explained(scene, said, digests))
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise _malformed(error) from error
+
+
+def _asked(tag: bytes, digests: Sequence[bytes]) -> Flow[list[Any] | None]:
+    """What the registry knows of each page on all media, in calls of some media and some pages
+    each; None where it forgets the namespace."""
+    known: list[Any] = [{} for _ in digests]
+    keys = (b"n" + tag, b"e" + tag, b"y" + tag)
+    rest = bool(digests)
+    for passed in range(0, MAX_MEDIA, _MEDIA_A_CALL):
+        done = 0
+        while rest and done < len(digests):
+            args = (tag, b"".join(digests[done:]), b"%d" % passed)
+            raw = unpacked((yield from answer(Call.of("explain", keys, args))))
+            if not raw:
+                return None
+            try:
+                if not 0 < len(raw[b"pages"]) <= len(digests) - done:
+                    raise ValueError("not so many pages were asked for")
+                for page in raw[b"pages"]:
+                    _add(known[done], page, raw)
+                    done += 1
+                more = bool(raw[b"rest"])
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise _malformed(error) from error
+        rest = rest and more
+    return known
+
+
+def _add(known: dict[bytes, Any], page: Mapping[bytes, Any], raw: Mapping[bytes, Any]) -> None:
+    """What some media more say of a page."""
+    for name in (b"at", b"claims"):
+        known.setdefault(name, []).extend(page[name])
+    for name in (b"told", b"cleared", b"dropped"):
+        known[name] = known.get(name) or page.get(name)
+    known |= {b"pinned": page[b"pinned"], b"units": raw[b"units"], b"ms": raw[b"ms"]}
+
+
+def _malformed(error: Exception) -> RegistryRefused:
+    return RegistryRefused(f"a reply is malformed: {error!r}")
 
 
 def _scene(record: NamespaceRecord, reach: frozenset[bytes] | None) -> Flow[Scene]:
@@ -131,16 +166,16 @@ def _digests(record: NamespaceRecord, pages: Sequence[str] | Sequence[bytes]) ->
     return page_digests(record.namespace.fingerprint, hashes) if hashes else digests
 
 
-def _explained(scene: Scene, raw: Any, digests: Sequence[bytes]) -> Iterator[Explained]:
-    for digest, page in zip(digests, raw[b"pages"], strict=True):
+def _explained(scene: Scene, said: Sequence[Any], digests: Sequence[bytes]) -> Iterator[Explained]:
+    for digest, page in zip(digests, said, strict=True):
         entries = [(medium, entry) for medium, entry in page[b"at"] if medium in scene.media]
         copies = tuple(
-            _copy(scene, scene.media[medium], entry, raw[b"units"])
+            _copy(scene, scene.media[medium], entry, page[b"units"])
             for medium, entry in entries
             if entry[:1] != _REPORTED
         )
         reported = any(entry[:1] == _REPORTED for _, entry in entries)
-        reason, detail = _why(scene, copies, page, raw[b"ms"], reported=reported)
+        reason, detail = _why(scene, copies, page, page[b"ms"], reported=reported)
         yield Explained(digest, copies, reason, detail, int(page[b"pinned"]))
 
 

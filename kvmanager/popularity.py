@@ -24,6 +24,7 @@ MOST = 1000
 HALF_LIFE_S = 3600.0
 MAX_REPORTS = 512
 """Of one tenant that are merged in a step."""
+_A_STEP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,14 @@ def merge(lease: Lease, tenant: bytes, told: Iterable[Told], since_s: float) -> 
     """Add reports of all processes that there are, `since_s` after the last time; how many were
     new. Raises LeaseLost."""
     reports = [_report(one) for one in told][:MAX_REPORTS]
-    fade = 0.5 ** (since_s / HALF_LIFE_S)
-    packed: bytes = msgpack.packb(reports, use_bin_type=False)
-    args = (b"%.9f" % fade, b"%d" % MOST, packed)
-    reply = yield from lease.act("popularity", (*_keys(tenant), b"z" + tenant + b"last"), args)
-    return int(read_done(reply))
+    own = (*_keys(tenant), b"z" + tenant + b"last", b"z" + tenant + b"next")
+    fade, new = 0.5 ** (since_s / HALF_LIFE_S), 0
+    for start in range(0, max(1, len(reports)), _A_STEP):
+        some: bytes = msgpack.packb(reports[start : start + _A_STEP], use_bin_type=False)
+        last = b"1" if start + _A_STEP >= len(reports) else b""
+        reply = yield from lease.act("popularity", own, (b"%.9f" % fade, b"%d" % MOST, some, last))
+        new, fade = new + int(read_done(reply)), 1.0
+    return new
 
 
 def hottest(tenant: bytes, most: int) -> Flow[list[Prefix]]:

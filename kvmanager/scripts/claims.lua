@@ -1,15 +1,19 @@
 -- How many claims of a namespace are held, and how many have run out and wait for the sweep.
--- Reads c{tag}<epoch>.<medium>, two thousand claims of each at most.
--- KEYS: c{tag}<epoch>.<medium> of each medium
--- Returns 'K', claims held, claims run out, and 1 if all were counted or 0, separated by blanks.
+-- Reads c{tag}<epoch>.<medium>, two thousand claims of each at most, of so many media as together have
+-- no more than that.
+-- KEYS: c{tag}<epoch>.<medium> of some media
+-- Returns 'K', claims held, claims run out, 1 if all were counted or 0, and of how many of the media,
+--         separated by blanks.
+local ENOUGH = 2000
 local t = redis.call('TIME')
 local ms = t[1] * 1000 + math.floor(t[2] / 1000)
-local held, dead, whole = 0, 0, 1
+local held, dead, whole, media = 0, 0, 1, 0
 for _, key in ipairs(KEYS) do
-  local cursor, steps = '0', 0
+  if held + dead >= ENOUGH then break end
+  local cursor, met = '0', 0
   repeat
     local page = redis.call('HSCAN', key, cursor, 'COUNT', 500)
-    cursor, steps = page[1], steps + 1
+    cursor, met = page[1], met + #page[2] / 2
     for n = 1, #page[2], 2 do
       if page[2][n] ~= '' then
         if (tonumber(string.sub(page[2][n + 1], 9)) or 0) > ms then
@@ -19,7 +23,8 @@ for _, key in ipairs(KEYS) do
         end
       end
     end
-  until cursor == '0' or steps == 4
+  until cursor == '0' or met >= ENOUGH
   if cursor ~= '0' then whole = 0 end
+  media = media + 1
 end
-return string.format('K%d %d %d', held, dead, whole)
+return string.format('K%d %d %d %d', held, dead, whole, media)

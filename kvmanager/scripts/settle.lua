@@ -15,7 +15,8 @@ for n, name in ipairs({'tenant_mode', 'tenant_ttl_ms'}) do
 end
 redis.call('DEL', KEYS[2])
 local limits = cmsgpack.unpack(ARGV[3])
-for n = 1, #limits, 2 do
-  redis.call('HSET', KEYS[2], limits[n], string.format('%.0f', limits[n + 1]))
+for n = 2, #limits, 2 do limits[n] = string.format('%.0f', limits[n]) end
+for n = 1, #limits, 1000 do
+  redis.call('HSET', KEYS[2], unpack(limits, n, math.min(n + 999, #limits)))
 end
 return 1

@@ -30,7 +30,6 @@ PATIENT = RegistryOptions(timeout_ms=20_000)
 UNBOUNDED = {"KEYS", "FLUSHDB", "FLUSHALL", "HGETALL", "HKEYS", "HVALS", "SMEMBERS", "SORT", "SCAN"}
 
 BOUNDED = {
-    ("popularity", "HKEYS"),  # at most twice as many as are kept, and one call's reports
     ("totals", "HGETALL"),  # its names are of a fixed vocabulary
     ("walk", "HGETALL"),  # of a bucket whose size it has asked for; larger ones by HSCAN
 }
