@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,8 +14,6 @@ from kvmanager.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.replies import read_done
 from kvmanager.reports import Record
 from kvmanager.scripts import Call
-
-_log = logging.getLogger(__name__)
 
 LOADED_TOKENS = "loaded.tokens"
 """A sum of our own beside those of `figures`: pages read, in tokens."""
@@ -77,7 +74,7 @@ def look_or_none(record: NamespaceRecord) -> Flow[Look | None]:
     try:
         return (yield from look(record))
     except RegistryRefused as error:
-        _log.warning("the namespace %s: %s", record.id, error)
+        namespaces.note(record.tag, str(error))
         return None
 
 

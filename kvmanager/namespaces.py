@@ -5,8 +5,10 @@ Each function is a flow on the shard of one hash tag, in steps of a few millisec
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -21,6 +23,8 @@ ID_BYTES = 9
 MAX_STORES = 4096
 """Of one namespace; what is beyond is not listed."""
 _STORES_A_STEP = b"128"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +126,17 @@ def scan_set(key: bytes, cursor: bytes, count: int) -> Flow[tuple[bytes, list[by
 
 
 def describe(tag: bytes) -> Flow[NamespaceRecord | None]:
-    """The namespace of a tag; None if there is none, or one that this version cannot read."""
-    reply = yield from answer(
-        Call.of("describe", tuple(family + tag for family in (b"n", b"s", b"x", b"y")), ())
-    )
-    raw = unpacked(reply)
-    if not raw:
-        return None  # Lua's empty table comes as a list
-    if not isinstance(raw, dict):
-        raise _malformed(reply)
+    """The namespace of a tag; None if there is none, or one that this version cannot read, which
+    must not hide the others."""
     try:
-        return _namespace(tag, raw)
-    except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
+        reply = yield from answer(
+            Call.of("describe", tuple(family + tag for family in (b"n", b"s", b"x", b"y")), ())
+        )
+        raw = unpacked(reply)
+        # Lua's empty table comes as a list
+        return _namespace(tag, raw) if raw else None
+    except (RegistryRefused, ValueError, TypeError, KeyError, OverflowError) as error:
+        note(tag, f"{type(error).__name__}: {error}")
         return None
 
 
@@ -152,6 +155,12 @@ def members(tag: bytes) -> Flow[list[StoreRecord]]:
         if cursor == b"0":
             break
     return [found[store] for store in sorted(found)[:MAX_STORES]]
+
+
+@lru_cache(1024)
+def note(tag: bytes, complaint: str) -> None:
+    """Log what is wrong with a namespace, once as long as it is the same."""
+    _log.warning("the namespace %s cannot be read: %s", id_of(tag), complaint)
 
 
 def unpacked(reply: Any) -> Any:

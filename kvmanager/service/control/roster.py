@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from hicache_backends.errors import RegistryError, RegistryRefused
 from kvmanager import keys, namespaces, processes
 from kvmanager.flow import Flow, T
 from kvmanager.namespaces import NamespaceRecord
 from kvmanager.processes import ProcessRecord
+from kvmanager.service.codec import Refusal
 
 A = TypeVar("A")
+B = TypeVar("B")
 
 FRESH_S = 2.0
 """A list of all is used again for so long."""
@@ -83,14 +87,65 @@ async def read_tags(run: Run) -> list[bytes]:
     return sorted(tags, key=namespaces.id_of)[:MAX_NAMESPACES]
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """All namespaces, in the order of their ids. `tags`: of all that are listed; `silent`: of those
+    whose shard did not answer."""
+
+    records: Sequence[NamespaceRecord]
+    tags: Sequence[bytes]
+    silent: Sequence[bytes]
+
+
 async def read_all(run: Run) -> list[NamespaceRecord]:
-    """All namespaces, a few at once, in the order of their ids."""
+    """All namespaces, a few at once, in the order of their ids. Raises what `run` does: a list
+    without what a shard has would look whole."""
     tags = await read_tags(run)
     records: list[NamespaceRecord] = []
     for start in range(0, len(tags), _AT_ONCE):
         some = (run(namespaces.describe(tag), tag) for tag in tags[start : start + _AT_ONCE])
         records += [record for record in await asyncio.gather(*some) if record is not None]
     return records
+
+
+async def read_present(run: Run) -> Present:
+    """The same, as far as shards answer."""
+    tags = await read_tags(run)
+    found = await gathered(run, tags, _described, lambda tag: tag)
+    silent = [tag for tag, answer in zip(tags, found, strict=True) if answer is None]
+    records = [answer[0] for answer in found if answer is not None and answer[0] is not None]
+    return Present(records, tags, silent)
+
+
+async def gathered(
+    run: Run, things: Sequence[A], flow: Callable[[A], Flow[B]], tag: Callable[[A], bytes]
+) -> list[B | None]:
+    """The flow of each, a few at once, in order; None where a shard does not answer, or holds what
+    it should not: one hides no other."""
+
+    async def one(thing: A) -> B | None:
+        try:
+            return await run(flow(thing), tag(thing))
+        except (RegistryError, Refusal):
+            return None
+
+    done: list[B | None] = []
+    for start in range(0, len(things), _AT_ONCE):
+        done += await asyncio.gather(*map(one, things[start : start + _AT_ONCE]))
+    return done
+
+
+def _described(tag: bytes) -> Flow[tuple[NamespaceRecord | None]]:
+    return ((yield from namespaces.describe(tag)),)
+
+
+def _processes(record: NamespaceRecord) -> Flow[list[ProcessRecord]]:
+    """None of one that is not as it should be, which must not hide the others."""
+    try:
+        return (yield from processes.of_namespace(record))
+    except RegistryRefused as error:
+        namespaces.note(record.tag, str(error))
+        return []
 
 
 async def read_processes(
@@ -101,7 +156,7 @@ async def read_processes(
     found: list[ProcessRecord] = []
     for start in range(0, len(wanted), _AT_ONCE):
         some = wanted[start : start + _AT_ONCE]
-        for read in await asyncio.gather(*(run(processes.of_namespace(r), r.tag) for r in some)):
+        for read in await asyncio.gather(*(run(_processes(r), r.tag) for r in some)):
             found += read
         if len(found) >= MAX_PROCESSES:
             break

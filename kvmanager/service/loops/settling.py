@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
+from hicache_backends.errors import RegistryRefused
 from kvmanager import keys, quotas, tenants
-from kvmanager.leases import LeaseLost
 from kvmanager.namespaces import NamespaceRecord
-from kvmanager.service.control.roster import read_all
+from kvmanager.quotas import Held
+from kvmanager.service.control.roster import read_present
+from kvmanager.service.loops.each import each
 from kvmanager.service.loops.loop import Worker
 from kvmanager.tenants import Settings
 
-_NOTHING = Settings()
+_log = logging.getLogger(__name__)
 
 
 class Settling:
@@ -21,34 +25,58 @@ class Settling:
     def __init__(self, worker: Worker) -> None:
         self.every_s = worker.options.settle_every_s
         self._worker = worker
+        self._tenants: dict[bytes, str] = {}
 
     async def step(self) -> None:
         """All namespaces of all tenants."""
-        run = self._worker.run
-        named = set(await run(tenants.names(), tenants.TENANTS))
+        present = await read_present(self._worker.run)
         by_tenant: defaultdict[str, list[NamespaceRecord]] = defaultdict(list)
-        for record in await read_all(run):
+        for record in present.records:
             by_tenant[record.tenant].append(record)
-        for tenant, records in by_tenant.items():
-            settings = _NOTHING
-            if tenant in named:
-                settings = await run(tenants.read(tenant), keys.tenant_tag(tenant))
-            if any(quotas.unsettled(record, settings) for record in records):
-                await self._settle(records, settings)
+        silent = {tag: self._tenants[tag] for tag in present.silent if tag in self._tenants}
+        self._tenants = {r.tag: r.tenant for r in present.records} | silent
+        waiting = frozenset(silent.values())
+        await each(by_tenant, lambda tenant: self._tenant(tenant, by_tenant[tenant], waiting))
 
-    async def _settle(self, records: Sequence[NamespaceRecord], settings: Settings) -> None:
-        shares: list[dict[bytes, int]] = [{} for _ in records]
-        if settings.quota_bytes is not None:
-            kept = [await self._worker.run(quotas.kept_by_stores(r), r.tag) for r in records]
-            usage = sum(record.bytes for record in records)
-            every = {store: used for one in kept for store, used in one.items()}
-            limits = quotas.limits(settings.quota_bytes, usage, every)
-            shares = [{store: limits[store] for store in one} for one in kept]
-        for record, share in zip(records, shares, strict=True):
-            lease = await self._worker.lead(record.tag, b"settle", self.every_s)
-            if lease is None or not quotas.unsettled(record, settings):
-                continue
+    async def _tenant(
+        self, tenant: str, records: Sequence[NamespaceRecord], waiting: frozenset[str]
+    ) -> None:
+        """`waiting`: tenants of whose namespaces some cannot be asked now. Their quotas stay shared
+        as they are, for those stores keep theirs."""
+        settings = await self._worker.run(tenants.read(tenant), keys.tenant_tag(tenant))
+        if settings.quota_bytes is not None and tenant in waiting:
+            return
+        if not any(quotas.unsettled(record, settings) for record in records):
+            return
+        shares = await self._shares(records, settings.quota_bytes)
+        await each(records, partial(self._settle, settings, shares))
+
+    async def _shares(
+        self, records: Sequence[NamespaceRecord], quota_bytes: int | None
+    ) -> dict[bytes, dict[bytes, int]]:
+        """The limits of each namespace's stores, by its tag; none of one that cannot be read."""
+        if quota_bytes is None:
+            return {record.tag: {} for record in records}
+        held: dict[bytes, dict[bytes, Held]] = {}
+        for record in records:
             try:
-                await self._worker.run(quotas.settle(lease, record, settings, share), record.tag)
-            except LeaseLost:
-                continue  # another service was faster
+                held[record.tag] = await self._worker.run(quotas.kept_by_stores(record), record.tag)
+            except RegistryRefused as error:  # one that is broken must not stop the others
+                _log.warning("the namespace %s: %s", record.id, error)
+        usage = sum(record.bytes for record in records)
+        every = {store: one for some in held.values() for store, one in some.items()}
+        limits = quotas.limits(quota_bytes, usage, every)
+        return {tag: {store: limits[store] for store in some} for tag, some in held.items()}
+
+    async def _settle(
+        self,
+        settings: Settings,
+        shares: dict[bytes, dict[bytes, int]],
+        record: NamespaceRecord,
+    ) -> None:
+        if record.tag not in shares or not quotas.unsettled(record, settings):
+            return
+        lease = await self._worker.lead(record.tag, b"settle", self.every_s)
+        if lease is not None:
+            flow = quotas.settle(lease, record, settings, shares[record.tag])
+            await self._worker.run(flow, record.tag)
