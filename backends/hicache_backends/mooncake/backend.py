@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hicache_backends.mooncake.filesystem import MooncakeFileSystem
 
 _EVICTION_S = 0.05
-_WORTH_AN_EXCHANGE = 2 << 20
+_WORTH_AN_EXCHANGE = 256 << 10
 _EVICTED_AT_ONCE = miss(Reason.NO_SPACE, "evicted as soon as it was stored")
 
 
