@@ -60,7 +60,8 @@ def look(record: NamespaceRecord) -> Flow[Look]:
     tag = record.tag
     sums = yield from figures.totals(tag)
     if "get.hits" in sums:
-        sums[LOADED_TOKENS] = sums["get.hits"] * record.namespace.page_tokens
+        loaded = sums["get.hits"] * record.namespace.page_tokens
+        sums[LOADED_TOKENS] = min(loaded, figures.MAX_SUM)
     stores = yield from namespaces.members(tag)
     processes = sorted({store.process for store in stores})
     records = yield from reports.records(tag, processes)

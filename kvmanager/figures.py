@@ -47,6 +47,8 @@ MAX_COUNTERS = 1024
 """Of one report."""
 MAX_INCREMENT = 1 << 53
 """The scripts count in doubles."""
+MAX_SUM = (1 << 63) - 1
+"""Sums end there; Redis counts no further."""
 
 _BOUNDS_US = [2 ** (n / BUCKETS_AN_OCTAVE) for n in range(MOST_BUCKET)]
 _PLAIN = """
@@ -114,7 +116,7 @@ def summed(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for counters in many:
         total.update(counters)
-    return dict(total)
+    return {name: min(n, MAX_SUM) for name, n in total.items()}
 
 
 def family(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
@@ -134,9 +136,10 @@ def totals(tag: bytes) -> Flow[dict[str, int]]:
     pairs = zip(flat[::2], flat[1::2], strict=True)
     known = names()
     return {
-        name: int(value)
+        name: n
         for raw, value in pairs
         if (name := raw.decode("ascii", "replace")) in known
+        and (n := namespaces.number(value)) is not None
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from kvmanager import namespaces
+from kvmanager import figures, namespaces
 from kvmanager.flow import Flow, answer
 from kvmanager.leases import Lease
 from kvmanager.replies import read_done
@@ -58,9 +58,10 @@ def packed(sample: Sample) -> bytes:
     """A sample as it is kept, without its time. Histograms of the rarest operations are left out
     where it would be too large otherwise."""
     plain, histograms = _apart(sample.sums)
+    size = min(sample.bytes, figures.MAX_SUM)
     by_calls = sorted(histograms, key=lambda prefix: sum(histograms[prefix][1:]))
     while True:
-        record = [sample.pages, sample.bytes, sample.alive, plain, histograms]
+        record = [sample.pages, size, sample.alive, plain, histograms]
         made = zlib.compress(msgpack.packb(record), _LEVEL)
         if len(made) <= MAX_SAMPLE_BYTES or not by_calls:
             return made
@@ -70,14 +71,22 @@ def packed(sample: Sample) -> bytes:
 def unpacked(time_s: float, kept: bytes) -> Sample | None:
     """What is kept of a sample; None of what can't be read."""
     try:
-        record = zlib.decompressobj().decompress(kept, _MAX_UNPACKED)
-        pages, size, alive, plain, histograms = msgpack.unpackb(record)[:5]
-        sums: dict[str, int] = dict(plain)
-        for prefix, (first, *counts) in histograms.items():
-            sums.update({f"{prefix}.{first + i}": n for i, n in enumerate(counts) if n})
+        pages, size, alive, plain, histograms = _record(kept)[:5]
+        sums = _together(plain, histograms)
         return Sample(time_s, sums, int(pages), int(size), int(alive))
     except (ValueError, TypeError, AttributeError, zlib.error, msgpack.UnpackException):
         return None
+
+
+def packed_sums(sums: Mapping[str, int]) -> bytes:
+    """All of them, however large that is."""
+    return zlib.compress(msgpack.packb(_apart(sums)), _LEVEL)
+
+
+def unpacked_sums(kept: bytes) -> dict[str, int]:
+    """Raises ValueError, TypeError, AttributeError or zlib.error for what cannot be read."""
+    plain, histograms = _record(kept)[:2]
+    return _together(plain, histograms)
 
 
 def resolution(window_s: float) -> Resolution:
@@ -118,11 +127,23 @@ def _key(tenant: bytes, r: Resolution) -> bytes:
     return b"h%b%d" % (tenant, r.step_s)
 
 
+def _record(kept: bytes) -> Any:
+    return msgpack.unpackb(zlib.decompressobj().decompress(kept, _MAX_UNPACKED))
+
+
+def _together(plain: Any, histograms: Any) -> dict[str, int]:
+    sums: dict[str, int] = {str(name): int(n) for name, n in plain.items()}
+    for prefix, (first, *counts) in histograms.items():
+        sums.update({f"{prefix}.{first + i}": int(n) for i, n in enumerate(counts) if n})
+    return sums
+
+
 def _apart(sums: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Any]]:
     """Plain counters, and histograms as the number of their first bucket and all counts from it."""
     plain: dict[str, int] = {}
     buckets: dict[str, dict[int, int]] = {}
-    for name, n in sums.items():
+    for name, counted in sums.items():
+        n = min(counted, figures.MAX_SUM)
         prefix, _, last = name.rpartition(".")
         if last.isdigit():
             buckets.setdefault(prefix, {})[int(last)] = n

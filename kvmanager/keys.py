@@ -26,6 +26,8 @@ of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from th
     u{tenant}                     hash: a tenant's settings: name, quota, time to live, mode
     h{tenant}                     stream: samples of a tenant's sums, for curves
     z{tenant}                     sorted set: prefixes that are loaded most
+    v{tenant}                     hash: sums by namespace when they were last sampled, and of those
+                                  that went
     l{tenant}<task>               string with a TTL: who carries a task out, and its fence;
                                   l{tag}<task> for a task that acts on a namespace
     l{tenant}, l{tag}             the last fence that was given out there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from kvmanager.popularity import Prefix
 @dataclass(frozen=True)
 class TenantView:
     """What is known of one tenant. `samples`: of the window; `day`: of the last day; both with the
-    oldest first."""
+    oldest first; `sums`: of all its namespaces, those that went included; None: of the looks."""
 
     name: str
     looks: Sequence[Look]
@@ -26,11 +26,13 @@ class TenantView:
     samples: Sequence[Sample] = ()
     day: Sequence[Sample] = ()
     hottest: Sequence[Prefix] = ()
+    sums: Mapping[str, int] | None = None
 
     @cached_property
     def now(self) -> Sample:
         """What would be kept of it now."""
-        return sample_of(self.looks, 0.0)
+        sums = sums_of(self.looks) if self.sums is None else self.sums
+        return sample_of(self.looks, sums, 0.0)
 
 
 def sums_of(looks: Iterable[Look]) -> dict[str, int]:
@@ -38,11 +40,11 @@ def sums_of(looks: Iterable[Look]) -> dict[str, int]:
     return figures.summed(look.sums for look in looks)
 
 
-def sample_of(looks: Sequence[Look], time_s: float) -> Sample:
+def sample_of(looks: Sequence[Look], sums: Mapping[str, int], time_s: float) -> Sample:
     """What is kept of a tenant's namespaces at one moment."""
     return Sample(
         time_s,
-        sums_of(looks),
+        sums,
         sum(look.record.pages for look in looks),
         sum(look.record.bytes for look in looks),
         len({store.process for look in looks for store in look.stores if store.alive}),

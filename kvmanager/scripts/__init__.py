@@ -24,6 +24,7 @@ _BEFORE = {
     "sweep_stores": ("fenced", "telling"),
     "popularity": ("fenced",),
     "sample": ("fenced",),
+    "ledger": ("fenced",),
     "walk": ("entry",),
     "seen": ("entry",),
     "purge": ("entry",),

@@ -57,7 +57,7 @@ class Service:
 def make_app(backing: Backing, access: Access, loops: LoopOptions | None = USUAL) -> Service:
     """A service over one Redis. It keeps no state that another one would lack. `loops`: None for
     one that only answers."""
-    metrics = Metrics(lambda: backing.down)
+    metrics = Metrics(lambda: backing.impaired)
     app = FastAPI(title=TITLE, version=VERSION, docs_url=None, redoc_url=None, lifespan=_life)
     control = Control(backing, access)
     app.state.backing = backing

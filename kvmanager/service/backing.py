@@ -43,7 +43,12 @@ class Backing:
 
     @property
     def down(self) -> bool:
-        """Whether some requests are refused without asking."""
+        """Whether all requests are refused without asking."""
+        return self._shards is None or all(node.down for node in self._nodes.values())
+
+    @property
+    def impaired(self) -> bool:
+        """Whether some are: those for the keys of one shard, at least."""
         return self._shards is None or any(node.down for node in self._nodes.values())
 
     async def ask(self, plan: Plan, tag: bytes, timeout_ms: float) -> Answer:
@@ -112,7 +117,7 @@ class Backing:
         """Look for the masters while one is down, and use them again when they answer; runs until
         it is cancelled."""
         while True:
-            if self.down:
+            if self.impaired:
                 await self.open()
             await asyncio.gather(*(node.tend() for node in self._nodes.values()))
             await asyncio.sleep(RETRY_S)

@@ -76,6 +76,7 @@ class Sums:
     quotas: Mapping[str, int]
     sampled_s: Mapping[str, float]
     at_s: float
+    sums: Mapping[str, Mapping[str, int]]
 
     @classmethod
     def of(cls, seen: Seen, labels: Mapping[str, str]) -> Sums:
@@ -83,19 +84,22 @@ class Sums:
         looks: defaultdict[str, list[Look]] = defaultdict(list)
         quotas: Counter[str] = Counter()
         sampled: dict[str, float] = {}
+        sums: defaultdict[str, list[Mapping[str, int]]] = defaultdict(list)
         for tenant, label in labels.items():
-            looks[label] += seen.looks.get(tenant, ())
+            own = seen.looks.get(tenant, ())
+            looks[label] += own
+            sums[label].append(seen.sums[tenant] if tenant in seen.sums else sums_of(own))
             if tenant in seen.quotas:
                 quotas[label] += seen.quotas[tenant]
             last_s = seen.sampled_s.get(tenant, 0.0)
             sampled[label] = min(sampled.get(label, last_s), last_s)
-        return cls(looks, quotas, sampled, seen.at_s)
+        total = {label: figures.summed(some) for label, some in sums.items()}
+        return cls(looks, quotas, sampled, seen.at_s, total)
 
     def collect(self) -> Iterator[Metric]:
         """All families, those without a sample as well."""
-        sums = {label: sums_of(looks) for label, looks in self.looks.items()}
-        yield from _counters(sums)
-        yield from _histograms(sums)
+        yield from _counters(self.sums)
+        yield from _histograms(self.sums)
         yield from self._space()
         yield from self._processes()
         yield from self._checks()

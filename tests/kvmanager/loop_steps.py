@@ -22,8 +22,10 @@ def run_step(server: Server | Deployment, make: Callable[[Worker], Task], **opti
     async def once() -> None:
         backing = Backing(server.url)
         await backing.open()
-        await make(Worker(Control(backing, Access()), LoopOptions(**options))).step()
-        await backing.close()
+        try:
+            await make(Worker(Control(backing, Access()), LoopOptions(**options))).step()
+        finally:
+            await backing.close()
 
     asyncio.run(once())
 

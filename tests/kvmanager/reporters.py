@@ -55,10 +55,11 @@ class Reporter:
         rank: int = 0,
         kind: str = "nvme",
         medium: bytes | None = None,
+        page_tokens: int = 64,
     ) -> None:
         self._redis = redis
         self.namespace = Namespace(
-            model, "revision", "bf16", "page_first", 64, 1 << 20, tenant=tenant
+            model, "revision", "bf16", "page_first", page_tokens, 1 << 20, tenant=tenant
         )
         self.member = Member(
             os.urandom(16), host, "server", os.urandom(16), medium or os.urandom(16), rank=rank

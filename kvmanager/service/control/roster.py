@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from hicache_backends.errors import RegistryError, RegistryRefused
+from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from kvmanager import keys, namespaces, processes
 from kvmanager.flow import Flow, T
 from kvmanager.namespaces import NamespaceRecord
@@ -108,9 +108,15 @@ async def read_all(run: Run) -> list[NamespaceRecord]:
     return records
 
 
-async def read_present(run: Run) -> Present:
-    """The same, as far as shards answer."""
-    tags = await read_tags(run)
+async def read_present(run: Run, before: Sequence[bytes] = ()) -> Present:
+    """The same, as far as shards answer. `before`: the tags that there were, for when the shard of
+    the list does not."""
+    try:
+        tags = await read_tags(run)
+    except (RegistryUnavailable, Refusal):
+        if not before:
+            raise
+        tags = list(before)
     found = await gathered(run, tags, _described, lambda tag: tag)
     silent = [tag for tag, answer in zip(tags, found, strict=True) if answer is None]
     records = [answer[0] for answer in found if answer is not None and answer[0] is not None]

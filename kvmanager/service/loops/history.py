@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from kvmanager import history, keys
-from kvmanager.leases import LeaseLost
+from collections.abc import Iterable
+
+from kvmanager import history, keys, ledger, resp
+from kvmanager.flow import Flow
+from kvmanager.service.control.census import Seen
+from kvmanager.service.control.roster import gathered
+from kvmanager.service.loops.each import each
 from kvmanager.service.loops.looking import EVERY_S
 from kvmanager.service.loops.loop import Worker
 from kvmanager.tenant_view import sample_of
@@ -20,14 +25,27 @@ class Sampling:
 
     async def step(self) -> None:
         """A sample of each tenant."""
-        run = self._worker.run
-        seen = await self._worker.control.census.read(run, EVERY_S)
-        for tenant, looks in seen.looks.items():
-            tag = keys.tenant_tag(tenant)
-            lease = await self._worker.lead(tag, TASK, self.every_s)
-            if lease is None:
-                continue
-            try:
-                await run(history.add(lease, tag, sample_of(looks, seen.at_s)), tag)
-            except LeaseLost:
-                continue  # another service was faster
+        seen = await self._worker.control.census.read(self._worker.run, EVERY_S)
+        await each(seen.looks, lambda tenant: self._sample(seen, tenant))
+
+    async def _sample(self, seen: Seen, tenant: str) -> None:
+        run, tag, looks = self._worker.run, keys.tenant_tag(tenant), seen.looks[tenant]
+        lease = await self._worker.lead(tag, TASK, self.every_s)
+        if lease is None:
+            return
+        sums = {look.record.tag: look.sums for look in looks}
+        known = await run(ledger.read(tag), tag)  # under the lease: nobody else changes it
+        went = await self._went(known.known.keys() - sums.keys())
+        await run(ledger.keep(lease, tag, known, sums, went), tag)
+        await run(history.add(lease, tag, sample_of(looks, known.total(sums), seen.at_s)), tag)
+
+    async def _went(self, tags: Iterable[bytes]) -> set[bytes]:
+        """Those of which nothing is counted any more: forgotten, not unreadable."""
+        asked = list(tags)
+        there = await gathered(self._worker.run, asked, _counted, lambda tag: tag)
+        return {tag for tag, counted in zip(asked, there, strict=True) if counted is False}
+
+
+def _counted(tag: bytes) -> Flow[bool]:
+    there: int = yield resp.command(b"EXISTS", b"t" + tag)
+    return there != 0

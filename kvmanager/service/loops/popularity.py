@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from kvmanager import keys, popularity
 from kvmanager.census import Look
-from kvmanager.leases import LeaseLost
 from kvmanager.popularity import Told
+from kvmanager.service.loops.each import each
 from kvmanager.service.loops.looking import EVERY_S
 from kvmanager.service.loops.loop import Worker
 
@@ -26,27 +26,21 @@ class Ranking:
     async def step(self) -> None:
         """The reports of each tenant's processes."""
         seen = await self._worker.control.census.read(self._worker.run, EVERY_S)
-        before, self._last_s = self._last_s, {}
-        for tenant, looks in seen.looks.items():
-            now_s = time.monotonic()
-            since_s = now_s - before.get(tenant, now_s - self.every_s)
-            if await self._merged(tenant, looks, since_s):
-                self._last_s[tenant] = now_s
+        self._last_s = {name: last_s for name, last_s in self._last_s.items() if name in seen.looks}
+        await each(seen.looks, lambda tenant: self._merge(tenant, seen.looks[tenant]))
 
-    async def _merged(self, tenant: str, looks: Sequence[Look], since_s: float) -> bool:
+    async def _merge(self, tenant: str, looks: Sequence[Look]) -> None:
+        now_s = time.monotonic()
+        since_s = now_s - self._last_s.pop(tenant, now_s - self.every_s)
         told = [
             Told(look.record.tag, process, record)
             for look in looks
             for process, record in look.records.items()
         ]
         if not told:
-            return False
+            return
         tag = keys.tenant_tag(tenant)
         lease = await self._worker.lead(tag, TASK, self.every_s)
-        if lease is None:
-            return False
-        try:
+        if lease is not None:
             await self._worker.run(popularity.merge(lease, tag, told, since_s), tag)
-        except LeaseLost:
-            return False  # another service was faster
-        return True
+            self._last_s[tenant] = now_s

@@ -25,11 +25,13 @@ class Settling:
     def __init__(self, worker: Worker) -> None:
         self.every_s = worker.options.settle_every_s
         self._worker = worker
+        self._tags: Sequence[bytes] = ()
         self._tenants: dict[bytes, str] = {}
 
     async def step(self) -> None:
         """All namespaces of all tenants."""
-        present = await read_present(self._worker.run)
+        present = await read_present(self._worker.run, self._tags)
+        self._tags = present.tags
         by_tenant: defaultdict[str, list[NamespaceRecord]] = defaultdict(list)
         for record in present.records:
             by_tenant[record.tenant].append(record)
