@@ -14,7 +14,7 @@ of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from th
     w{tag}                        string with a TTL: who sweeps this namespace, and its fence
     e{tag}                        stream: what happened to pages and processes, for listeners
     i{tag}<process>               string with a TTL: what a process last reported of itself
-    o{tag}                        hash: modes ordered of single processes, by process uuid
+    o{tag}                        hash: modes ordered of single processes, and when, by process uuid
     t{tag}                        hash: the sums of all reports (names as in `figures`)
     x{tag}                        hash: bytes that a store may keep, by store uuid
     y{tag}                        hash: pinned pages; digest, and when that ends (seconds of TIME)
@@ -63,7 +63,8 @@ NAMES = {
     "events_until": "what happens is told in e{tag} until then, seconds of Redis TIME",
     "pins": "how many pages are pinned",
     "seen": "last heartbeat of any member, seconds of Redis TIME",
-    "forgetting": "being taken off the list of namespaces: members enlist it again",
+    "looked": "last sweep, seconds of Redis TIME",
+    "back": "since when absences count, after a long time without a sweep; seconds of Redis TIME",
 }
 """Fields of n{tag}."""
 TAGS = b"g"

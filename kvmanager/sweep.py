@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kvmanager import keys, leases
 from kvmanager.flow import Flow
-from kvmanager.leases import Lease, LeaseLost
+from kvmanager.leases import HOLDER_BYTES, Lease, LeaseLost
 from kvmanager.namespaces import unpacked
 from kvmanager.resp import Reply
 
@@ -18,31 +19,38 @@ PRIVATE_MS = 3_600_000
 """A medium that only one host reaches is forgotten this long after its last process was seen."""
 SHARED_MS = 7 * 24 * 3_600_000
 ORDER_MS = 3_600_000
-"""A mode that was ordered of a process is forgotten this long after, where the process is gone."""
+"""A mode that was ordered of a process is forgotten this long after the process was seen."""
+AWAY_MS = 1_800_000
+"""After so long without a sweep, and three times as long as a lease, the registry counts as having
+been away."""
 UNLINK_KEYS = 512
+MEDIA_A_STEP = 128
 
-_Work = Generator[Flow[Any], Any, None]
+T = TypeVar("T")
+_Work = Generator[Flow[Any], Any, T]
 
 
 class Sweep:
     """One pass over one namespace, by whoever has its lease. Each step is one short command of the
-    server, two where the lease is to be renewed. `empty`: no store has a medium there any more."""
+    server, two where the lease is to be renewed. `empty`: no store has a medium there any more.
+
+    Nothing of a living process is swept. A store goes when its process is gone and absent for long;
+    a medium when no store is left there; and pages when their medium is on the list of those that
+    are dropped, where no process can join and none can publish.
+    """
 
     def __init__(
         self,
         tag: bytes,
-        holder: bytes,
         *,
         lease_ms: int = LEASE_MS,
         private_ms: int = PRIVATE_MS,
         shared_ms: int = SHARED_MS,
     ) -> None:
-        """`holder`: 16 bytes of the process that sweeps."""
         self.counters = {"claims": 0, "stores": 0, "keys": 0, "pins": 0, "orders": 0}
         self.lease: Lease | None = None
         self.empty = False
         self._tag = tag
-        self._holder = holder
         self._lease_ms = lease_ms
         self._renew_s = 0.0
         self._limits = (b"%d" % private_ms, b"%d" % shared_ms)
@@ -67,28 +75,41 @@ class Sweep:
     def _leased(self) -> None:
         self._renew_s = time.monotonic() + self._lease_ms / 3000
 
-    def _pass(self) -> _Work:
-        tag = self._tag
-        self.lease = yield leases.take(leases.sweep_key(tag), self._holder, self._lease_ms)
+    def _pass(self) -> _Work[None]:
+        tag, holder = self._tag, os.urandom(HOLDER_BYTES)  # a process may have several sessions
+        self.lease = yield leases.take(leases.sweep_key(tag), holder, self._lease_ms)
         if self.lease is None:
             return
         self._leased()
-        state = unpacked((yield self._act("sweep_media", (b"n" + tag,), self._limits)))
-        if not state:
-            return
-        media, dropping = state[b"media"], state[b"dropping"]
-        epoch = b"%d" % state[b"epoch"]
+        names, away_ms = b"n" + tag, max(AWAY_MS, 3 * self._lease_ms)
+        state = unpacked((yield self._act("sweep_begin", (names,), (b"%d" % away_ms,))))
+        self.empty = not state or not (yield from self._swept(names, **_of(state)))
+        yield self.lease.renew(self._lease_ms * 4 // 5)  # over when we come round again
+
+    def _swept(self, names: bytes, epoch: bytes, media: bytes, dropping: bytes) -> _Work[bytes]:
+        """The media that stay."""
+        tag = self._tag
         for medium in _ids(media):
-            claims = (b"c%b%b.%b" % (tag, epoch, medium),)
-            yield from self._scan("sweep_claims", claims, (), "claims")
-        stores = (b"s" + tag, b"q" + tag, b"n" + tag, b"x" + tag)
-        yield from self._scan("sweep_stores", stores, self._limits, "stores", before=(tag,))
-        yield from self._scan("sweep_pins", (b"y" + tag, b"n" + tag), (), "pins")
-        orders = (tag, b"%d" % ORDER_MS)
-        yield from self._scan("sweep_orders", (b"o" + tag,), orders, "orders")
+            yield from self._scan("sweep_claims", (b"c%b%b.%b" % (tag, epoch, medium),), "claims")
+        yield from self._scan("sweep_pins", (b"y" + tag, names), "pins")
+        orders = (b"%d" % ORDER_MS, tag)
+        yield from self._scan("sweep_orders", (names, b"o" + tag), "orders", orders)
+        used = yield from self._stores()
+        left = [medium for medium in _ids(media) if medium not in used]
+        for start in range(0, len(left), MEDIA_A_STEP):
+            some = b"".join(left[start : start + MEDIA_A_STEP])
+            now = unpacked((yield self._act("sweep_media", (names,), (some, *self._limits))))
+            media, dropping = now[b"media"], now[b"dropping"]
+        if dropping:
+            yield from self._stores()  # what is left of any there: it must announce all again
         yield from self._families(epoch, dropping)
-        yield self._act("sweep_dropped", (b"n" + tag,), (dropping, epoch))
-        self.empty = not media
+        yield self._act("sweep_dropped", (names,), (dropping, epoch))
+        return media
+
+    def _stores(self) -> _Work[set[bytes]]:
+        """End those that are to go; the media of the others."""
+        own = tuple(family + self._tag for family in (b"n", b"s", b"q", b"x"))
+        return self._scan("sweep_stores", own, "stores", (*self._limits, self._tag))
 
     def _act(self, name: str, own: Sequence[bytes], args: Sequence[bytes]) -> Flow[Reply]:
         if self.lease is None:
@@ -96,22 +117,18 @@ class Sweep:
         return self.lease.act(name, own, args)
 
     def _scan(
-        self,
-        name: str,
-        own: Sequence[bytes],
-        args: Sequence[bytes],
-        counter: str,
-        before: Sequence[bytes] = (),
-    ) -> _Work:
-        cursor = b"0"
+        self, name: str, own: Sequence[bytes], counter: str, args: Sequence[bytes] = ()
+    ) -> _Work[set[bytes]]:
+        cursor, kept = b"0", set[bytes]()
         while True:
-            found = unpacked((yield self._act(name, own, (*before, cursor, *args))))
+            found = unpacked((yield self._act(name, own, (cursor, *args))))
             self.counters[counter] += found[b"dropped"]
+            kept.update(_ids(found.get(b"kept", b"")))
             cursor = found[b"cursor"]
             if cursor == b"0":
-                return
+                return kept
 
-    def _families(self, epoch: bytes, dropping: bytes) -> _Work:
+    def _families(self, epoch: bytes, dropping: bytes) -> _Work[None]:
         families: dict[bytes, int] = {}
         cursor = b"0"
         while True:
@@ -124,7 +141,7 @@ class Sweep:
         for family, buckets in families.items():
             yield from self._unlink(family, min(buckets, keys.MAX_BUCKETS))
 
-    def _unlink(self, family: bytes, buckets: int) -> _Work:
+    def _unlink(self, family: bytes, buckets: int) -> _Work[None]:
         names = b"n" + self._tag
         epoch, _, medium = family.partition(b".")
         for start in range(0, buckets, UNLINK_KEYS):
@@ -133,6 +150,14 @@ class Sweep:
             self.counters["keys"] += yield self._act("sweep_keys", (names, *pages), (b"",))
         claims = b"c" + self._tag + family
         yield self._act("sweep_keys", (names, claims), (family,))
+
+
+def _of(state: dict[bytes, Any]) -> dict[str, bytes]:
+    return {
+        "epoch": b"%d" % state[b"epoch"],
+        "media": state[b"media"],
+        "dropping": state[b"dropping"],
+    }
 
 
 def _ids(joined: bytes) -> Sequence[bytes]:

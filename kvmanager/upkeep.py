@@ -123,7 +123,7 @@ class Upkeep:
             if now_s < self._next_sweep_s:
                 return
             self._next_sweep_s = now_s + SWEEP_EVERY_S
-            self._sweep = Sweep(self._core.wire.tag, self._core.member.process)
+            self._sweep = Sweep(self._core.wire.tag)
         budget = Deadline.after_ms(SWEEP_BUDGET_MS)
         while self._sweep is not None and not budget.passed:
             if not self._run(self._sweep.step(), Deadline.after_ms(self._driver.timeout_ms)):

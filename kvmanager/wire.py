@@ -143,7 +143,7 @@ class Wire:
         counters = (part for n in report.counters.items() for part in (n[0].encode(), b"%d" % n[1]))
         record = reports.packed(report.number, report.gauges)
         head = (b"%d" % report.number, record, b"%d" % reports.RECORD_TTL_MS)
-        owned = (b"t" + self.tag, b"i" + self.tag + self._member.process)
+        owned = (self._names, b"t" + self.tag, b"i" + self.tag + self._member.process)
         return Call.of("figures", owned, (*head, *counters))
 
     def clear(self) -> Call:

@@ -7,11 +7,7 @@ local known = redis.call('HMGET', KEYS[1], 'dropping', 'purged')
 local dropping, rest = known[1] or '', {}
 for m = 1, #dropping, 8 do
   local id = string.sub(dropping, m, m + 7)
-  local gone = false
-  for n = 1, #ARGV[1], 8 do
-    if string.sub(ARGV[1], n, n + 7) == id then gone = true end
-  end
-  if not gone then rest[#rest + 1] = id end
+  if not listed(ARGV[1], id) then rest[#rest + 1] = id end
 end
 if #rest * 8 ~= #dropping then redis.call('HSET', KEYS[1], 'dropping', table.concat(rest)) end
 if (tonumber(known[2]) or 0) < tonumber(ARGV[2]) then

@@ -8,7 +8,7 @@ local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', 200)
 local epoch, families = tonumber(ARGV[2]), {}
 for n = 1, #page[2], 2 do
   local here, old, medium = string.match(page[2][n], '^k:((%d+)%.(.+))$')
-  if here and (tonumber(old) < epoch or string.find(ARGV[3], medium, 1, true)) then
+  if here and (tonumber(old) < epoch or listed(ARGV[3], medium)) then
     families[#families + 1] = {here, tonumber(redis.call('HGET', KEYS[1], 'f:' .. here) or '4096') or 4096}
   end
 end

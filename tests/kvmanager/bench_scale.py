@@ -85,7 +85,7 @@ def clear(store: Store, meter: Meter) -> None:
     """Until the memory is given back, which is a thread's work of its own."""
     used = meter.memory_bytes
     store.registry.clear_namespace(soon())
-    sweep = Sweep(store.registry.core.wire.tag, os.urandom(16))
+    sweep = Sweep(store.registry.core.wire.tag)
     while store.registry.driver.run(sweep.step(), soon()):
         pass
     assert sweep.counters["keys"]

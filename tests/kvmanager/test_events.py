@@ -153,7 +153,7 @@ def test_a_process_that_is_killed_is_lost_and_heard_of_when_it_is_back(
 
 
 def run_sweep(store: Store) -> None:
-    sweep = Sweep(TAG, os.urandom(16), lease_ms=1)
+    sweep = Sweep(TAG, lease_ms=1)
     while store.registry.driver.run(sweep.step(), soon()):
         pass
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmanager import figures, keys, reports, upkeep
-from kvmanager.flow import Flow
+from kvmanager.flow import Flow, answer
 from kvmanager.reports import Gauges, Hot, Report, Reporter, StoreGauges, Totals
 from kvmanager.scripts import Call
 from tests.kvmanager.http_fixtures import service
@@ -109,7 +109,8 @@ def test_what_was_counted_while_the_registry_was_down_is_told_afterwards(
 
 
 def test_a_report_that_was_applied_is_not_applied_again(server: Server, cluster: Cluster) -> None:
-    member = cluster.store(start=False)
+    member = cluster.store()
+    member.settled()
     wire = member.registry.core.wire
 
     def told(report: Report) -> bytes:
@@ -179,6 +180,8 @@ def test_the_service_takes_no_counter_that_it_does_not_know(
     server: Server, service: Service
 ) -> None:
     asked = {"namespace": namespace(), "process": "aa" * 16, "number": 1}
+    with Cluster(service.url) as members:
+        members.store().settled()
     assert post(service, "/v1/figures", {**asked, "counters": {"get.pages": 1}}) == (200, {})
     for counters in ({"get.rows": 1}, {"get.pages": -1}, {"get.pages": 1.5}, {"": 1}):
         status, _ = post(service, "/v1/figures", {**asked, "number": 2, "counters": counters})
@@ -186,6 +189,21 @@ def test_the_service_takes_no_counter_that_it_does_not_know(
     with server.client() as client:
         (key,) = client.keys("t*")
         assert client.hgetall(key) == {b"get.pages": b"1"}
+
+
+def test_nothing_stays_of_reports_about_a_namespace_that_nobody_registered(
+    server: Server, cluster: Cluster
+) -> None:
+    member = cluster.store(start=False)
+    call = member.registry.core.wire.figures(Report(1, {"get.pages": 1}, GAUGES))
+
+    def told() -> Flow[bytes]:
+        return bytes((yield from answer(call)))
+
+    with server.client() as client:
+        client.flushall()
+        assert member.registry.driver.run(told(), soon()) == b"L"
+        assert client.keys("*") == []
 
 
 def test_totals_and_records_read_back_what_was_reported(server: Server, cluster: Cluster) -> None:

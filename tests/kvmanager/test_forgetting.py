@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 import redis
 
-from kvmanager import keys, leases
+from kvmanager import keys, leases, resp
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
+from kvmanager.flow import Flow, T
 from kvmanager.options import RegistryOptions
+from kvmanager.service.loops.loop import LoopOptions, Worker
 from kvmanager.service.loops.sweeping import Sweeping
-from kvmanager.sweep import Sweep
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.loop_steps import TAG, run_step, sweep_all
-from tests.kvmanager.members import Cluster, digests, eventually, soon
+from tests.kvmanager.members import Cluster, Store, digests, eventually, soon
 from tests.kvmanager.servers import Server
 
 __all__ = ["server_binary"]
 
-HOLDER = bytes(16)
+PAGES = digests(5)
+CALM = RegistryOptions(timeout_ms=2000, heartbeat_ms=60_000, ttl_ms=180_000)
+"""One heartbeat, so that what the service does is all that happens."""
 
 
 @pytest.fixture
@@ -69,28 +74,96 @@ def test_what_was_cleared_stays_cleared_where_the_namespace_was_forgotten(
         assert client.hget(b"n" + TAG, "cleared") == b"%d" % epoch
 
 
+class Interrupted(Exception):
+    """The service is killed there."""
+
+
+class Interrupting:
+    """Runs what a service would, and does something before the n-th command after a sweep."""
+
+    options = LoopOptions()
+
+    def __init__(self, driver: Driver, at: int, then: Callable[[], None]) -> None:
+        self._driver = driver
+        self._at = at
+        self._then = then
+        self.commands = 0
+
+    async def run(self, flow: Flow[T], tag: bytes) -> T:
+        if getattr(flow, "__qualname__", "") != "Sweep.step":
+            if self.commands == self._at:
+                self._then()
+            self.commands += 1
+        return self._driver.run(flow, soon())
+
+
+def forget(driver: Driver, at: int, then: Callable[[], None]) -> int:
+    """As if everything had been left a week ago; the number of commands after the sweep."""
+    worker = Interrupting(driver, at, then)
+    sweeping = Sweeping(cast("Worker", worker), -1000, -1000, -1000)
+    driver.run(plain(b"DEL", leases.sweep_key(TAG)), soon())
+    asyncio.run(sweeping.sweep(TAG))
+    return worker.commands
+
+
+def plain(*words: bytes) -> Flow[resp.Reply]:
+    reply: resp.Reply = yield resp.command(*words)
+    return reply
+
+
+COMMANDS = 3
+
+
+@pytest.mark.parametrize("at", range(COMMANDS + 1))
 def test_a_process_that_comes_while_its_namespace_is_forgotten_stays_listed(
+    server: Server, cluster: Cluster, driver: Driver, at: int
+) -> None:
+    cluster.store().registry.close()
+
+    def join() -> None:
+        late = cluster.store(options=CALM)
+        late.settled()
+        late.write(late.chain(PAGES))
+
+    commands = forget(driver, at, join)
+    if at == COMMANDS:
+        assert commands == COMMANDS, "each of them is tried"
+        join()
+    with server.client() as client:
+        assert client.smembers(keys.TAGS) == {TAG}
+    assert cluster.stores[-1].lookup(PAGES).prefix == len(PAGES)
+
+
+@pytest.mark.parametrize("at", range(COMMANDS))
+def test_whoever_is_killed_while_forgetting_leaves_the_rest_to_the_next(
+    server: Server, cluster: Cluster, driver: Driver, at: int
+) -> None:
+    cluster.store().registry.close()
+
+    def kill() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        forget(driver, at, kill)
+    sweep_all(server)
+    with server.client() as client:
+        assert families(client) <= {b"w"}
+        cluster.store(options=CALM).settled()
+        assert client.smembers(keys.TAGS) == {TAG}
+
+
+def test_nothing_of_a_namespace_being_forgotten_is_told_for_ever(
     server: Server, cluster: Cluster, driver: Driver
 ) -> None:
-    store = cluster.store()
-    store.registry.close()
-    with server.client() as client:
-        client.delete(leases.sweep_key(TAG))
-        sweep = Sweep(TAG, HOLDER, private_ms=-1000, shared_ms=-1000)
-        while driver.run(sweep.step(), soon()):
-            pass
-        assert sweep.empty
-        assert sweep.lease is not None
-        own = (b"n" + TAG, b"s" + TAG, b"q" + TAG)
-        assert driver.run(sweep.lease.act("forget", own, (b"1", b"-1000")), soon()) == 1
-        late = cluster.store()
-        eventually(lambda: len(late.orders) > 1)
-        client.srem(keys.TAGS, TAG)  # as the next command of the service does
-        eventually(lambda: client.sismember(keys.TAGS, TAG) == 1)
-        assert driver.run(sweep.lease.act("forget", own, (b"2", b"-1000")), soon()) == 0
-        sweep_all(server)
-        late.settled()
-        assert client.smembers(keys.TAGS) == {TAG}
+    """Neither that its members are new, nor that the list of all lacks it."""
+    cluster.store().registry.close()
+    stores: list[Store] = []
+    forget(driver, 1, lambda: stores.append(cluster.store()))
+    (store,) = stores
+    store.settled()
+    beats = len(store.orders)
+    eventually(lambda: len(store.orders) > beats + 5)
+    assert store.registry.stats()["rejoined"] == 0
 
 
 def test_pins_and_orders_end(server: Server, cluster: Cluster) -> None:
@@ -101,6 +174,7 @@ def test_pins_and_orders_end(server: Server, cluster: Cluster) -> None:
         client.hset(b"y" + TAG, mapping=pins)
         orders = {store.member.process: b"read 1", b"g" * 16: b"off 1", b"h" * 16: b"off %d" % now}
         client.hset(b"o" + TAG, mapping=orders)
+        client.hset(b"n" + TAG, mapping={"looked": now - 30, "back": 1})
         client.delete(leases.sweep_key(TAG))
         run_step(server, Sweeping)
         assert client.hkeys(b"y" + TAG) == [b"q" * 16]

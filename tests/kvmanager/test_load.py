@@ -78,7 +78,7 @@ def sweep_all(server: Server, each: Callable[[Callable[[], bool]], bool]) -> Non
     driver = Driver(Pool(Endpoint.parse(server.url), 1000), PATIENT)
     with server.client() as client:
         client.delete(b"w" + TAG)
-    work = Sweep(TAG, os.urandom(16), private_ms=-1000, shared_ms=-1000)
+    work = Sweep(TAG, private_ms=-1000, shared_ms=-1000)
     while each(lambda: driver.run(work.step(), soon())):
         pass
     driver.pool.clear()

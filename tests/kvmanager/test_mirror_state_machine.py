@@ -156,7 +156,7 @@ class MirrorMachine(RuleBasedStateMachine):
         member = self.stores[n].member
         with self.server.client() as client:
             client.delete(b"r" + TAG + member.process, b"w" + TAG)
-        sweep = Sweep(TAG, os.urandom(16))
+        sweep = Sweep(TAG)
         while self.driver.run(sweep.step(), soon()):
             pass
         self.router.catch_up()

@@ -26,7 +26,7 @@ def sweep(server: Server, **limits: int) -> Counter[str]:
     driver = Driver(Pool(Endpoint.parse(server.url), 1000), RegistryOptions())
     with server.client() as client:
         client.delete(b"w" + TAG)
-    work = Sweep(TAG, os.urandom(16), **limits)
+    work = Sweep(TAG, **limits)
     while driver.run(work.step(), Deadline.after_ms(1000)):
         pass
     driver.pool.clear()
@@ -113,7 +113,7 @@ def test_a_process_that_comes_back_while_its_medium_is_dropped_waits_and_announc
     with server.client() as client:
         alive = next(key for key in client.scan_iter() if key.startswith(b"r"))
         client.delete(alive, b"w" + TAG)
-        work = Sweep(TAG, os.urandom(16), private_ms=-1000)
+        work = Sweep(TAG, private_ms=-1000)
         driver = Driver(Pool(Endpoint.parse(server.url), 1000), RegistryOptions())
         while not client.hget(b"n" + TAG, "dropping"):
             driver.run(work.step(), soon())
@@ -132,7 +132,7 @@ def test_one_process_at_a_time_sweeps(server: Server, cluster: Cluster) -> None:
     driver = Driver(Pool(Endpoint.parse(server.url), 1000), RegistryOptions())
     with server.client() as client:
         client.delete(b"w" + TAG)
-        first, second = Sweep(TAG, os.urandom(16)), Sweep(TAG, os.urandom(16))
+        first, second = Sweep(TAG), Sweep(TAG)
         assert driver.run(first.step(), soon())
         assert not driver.run(second.step(), soon())
     driver.pool.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -91,7 +90,7 @@ def test_a_process_may_sweep(users: Callable[[str], str]) -> None:
         store.registry.clear_namespace(soon())
         eventually(lambda: bool(store.orders and store.orders[-1].epoch == 1))
         store.settled()
-        work = Sweep(store.registry.core.wire.tag, os.urandom(16))
+        work = Sweep(store.registry.core.wire.tag)
         while store.registry.driver.run(work.step(), soon()):
             pass
         assert work.counters["keys"]

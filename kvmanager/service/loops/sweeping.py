@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 
 from hicache_backends.errors import RegistryRefused
 from kvmanager import keys, namespaces, resp
@@ -63,7 +64,6 @@ class Sweeping:
         private_ms, shared_ms = self._limits
         sweep = Sweep(
             tag,
-            self._worker.holder,
             lease_ms=max(1000, int(self.every_s * 1000)),
             private_ms=private_ms,
             shared_ms=shared_ms,
@@ -71,7 +71,8 @@ class Sweeping:
         while await self._worker.run(sweep.step(), tag):
             await self._pace()
         if sweep.empty and sweep.lease is not None:
-            await self._forget(tag, sweep.lease)
+            with suppress(LeaseLost):
+                await self._forget(tag, sweep.lease)
 
     async def _pace(self) -> None:
         now_s = time.monotonic()
@@ -80,24 +81,24 @@ class Sweeping:
             self._rest_at_s = time.monotonic() + _WORK_S
 
     async def _forget(self, tag: bytes, lease: Lease) -> None:
+        """Its keys first, then it is taken off the list of all, in another hash tag, and looked at
+        again: somebody may have come meanwhile. What is left undone here the next sweep does."""
         run = self._worker.run
-        if not await run(self._forgotten(tag, lease, b"1"), tag):
+        if not await run(self._forgotten(tag, lease), tag):
             return
         done = False
+        await run(_command(b"SREM", keys.TAGS, tag), b"")
         try:
-            await run(_command(b"SREM", keys.TAGS, tag), b"")
-            done = await run(self._forgotten(tag, lease, b"2"), tag)
-        except LeaseLost:
-            pass
+            done = await run(self._forgotten(tag, lease), tag)
         finally:
-            if not done:  # somebody came meanwhile, or it is not known
+            if not done:
                 await run(_command(b"SADD", keys.TAGS, tag), b"")
         if done:
             _log.info("the namespace %s is forgotten: nobody uses it", namespaces.id_of(tag))
 
-    def _forgotten(self, tag: bytes, lease: Lease, step: bytes) -> Flow[bool]:
+    def _forgotten(self, tag: bytes, lease: Lease) -> Flow[bool]:
         own = [family + tag for family in (b"n", *_FAMILIES)]
-        reply = yield from lease.act("forget", own, (step, b"%d" % self._forget_ms))
+        reply = yield from lease.act("forget", own, (b"%d" % self._forget_ms,))
         return reply == 1
 
 
