@@ -4,7 +4,8 @@ While somebody listens, the scripts that change something append what they did t
 of `listen` keeps that up for `LEASE_S`; when nobody has called for longer, the next change ends it.
 An event's id is its sequence. Who has heard everything up to an event that is still in the stream
 has missed nothing; the stream is begun anew where something was not told, and trimmed to some 4,096
-events, so that a listener whose last event is gone is told so (`lost`) and takes a snapshot.
+events or 16 MiB, so that a listener whose last event is gone is told so (`lost`) and takes a
+snapshot.
 
 A snapshot is a walk over the pages (`kvmanager.walk`) that begins after a position in the stream;
 the events from that position on, applied to what the walk has met, make it exact: the last of a
@@ -41,7 +42,7 @@ class Event:
     removed    pages are no longer there; `reported`: since a reader found one wrong or missing
     cleared    every page of before is void; the epoch is `epoch` now
     joined     `process` of `server` on `host` has a `store` on `medium`, whose uuid is `uuid`
-    lost       that process is gone; what it stored may still be there
+    lost       that process is gone; what it stored may still be there. `why`: left, if it said so
     forgotten  nobody was seen on `medium` for long, and its pages are no longer kept
     """
 
@@ -57,6 +58,7 @@ class Event:
     host: str = ""
     server: str = ""
     rank: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def _event(sequence: bytes, flat: list[bytes]) -> Event:
         fields.get(b"host", b"").decode("utf-8", "replace"),
         fields.get(b"server", b"").decode("utf-8", "replace"),
         _number(fields, b"rank") or 0,
+        fields.get(b"why", b"").decode("utf-8", "replace"),
     )
 
 

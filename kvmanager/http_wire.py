@@ -121,9 +121,9 @@ class HttpWire(Wire):
     def clear(self) -> Call:
         return self._call("clear")
 
-    def leave(self) -> bytes:
-        document = {"namespace": self._encoding, "process": self._member.process}
-        return http_message.request("leave", document)
+    def leave(self) -> Call:
+        me = self._member
+        return self._call("leave", process=me.process, store=me.store or None)
 
     @staticmethod
     def first_found(reply: Any) -> bytes:

@@ -131,7 +131,7 @@ class Upkeep:
 
     def leave(self, deadline: Deadline) -> None:
         """Take the process's record away. Raises RegistryError."""
-        self._ask(self._core.wire.leave(), deadline)
+        self._run(answer(self._core.wire.leave()), deadline)
 
     def disconnect(self) -> None:
         """Close the connection; the next call makes a new one."""

@@ -153,9 +153,10 @@ class Wire:
         """The command that adds the namespace to the list of all."""
         return resp.command(b"SADD", keys.TAGS, self.tag)
 
-    def leave(self) -> bytes:
-        """The command that takes the process's record away."""
-        return resp.command(b"DEL", self._alive)
+    def leave(self) -> Call:
+        """Take the process's record away."""
+        owned = (self._names, b"s" + self.tag, self._alive)
+        return Call.of("leave", owned, (self._member.process, self._member.store))
 
     def _mutation(self, name: str, epoch: int, sequence: int, args: tuple[bytes, ...]) -> Call:
         head = (b"%d" % epoch, self.tag, self.medium, self._member.store, b"%d" % sequence)

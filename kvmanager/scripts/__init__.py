@@ -20,6 +20,7 @@ _BEFORE = {
     "locate": ("entry",),
     "explain": ("entry",),
     "clear": ("telling",),
+    "leave": ("telling",),
     "sweep_begin": ("fenced",),
     "sweep_media": ("fenced", "listed", "absent", "telling"),
     "sweep_stores": ("fenced", "listed", "absent", "telling"),

@@ -267,9 +267,10 @@ class FiguresAsked(Asked):
 
 
 class LeaveAsked(Asked):
-    """A process takes its leave."""
+    """A process takes its leave, and one of its stores with it."""
 
     process: Uuid
+    store: Uuid | None = None
 
 
 class ClearAnswer(Document):

@@ -21,7 +21,7 @@ def message(kind: str, said: dict[str, Any], sequence: str = "") -> bytes:
 def of_event(event: Event) -> bytes:
     """Something that happened."""
     said: dict[str, Any] = {"medium": _letters(event.medium)} if event.medium else {}
-    for name in ("uuid", "store", "process", "digests", "reported"):
+    for name in ("uuid", "store", "process", "digests", "reported", "why"):
         value = getattr(event, name)
         if value:
             said[name] = value

@@ -142,7 +142,8 @@ def _figures(namespace: Namespace, asked: d.FiguresAsked) -> Plan:
 
 
 def _leave(namespace: Namespace, asked: d.LeaveAsked) -> Plan:
-    return Plan(_wire(namespace, process=asked.process).leave(), lambda _reply: {})
+    wire = _wire(namespace, process=asked.process, store=asked.store or NOBODY)
+    return Plan(wire.leave(), partial(_done, wire))
 
 
 DATA_ROUTES = (

@@ -46,7 +46,7 @@ class Mirror:
         elif kind == "joined":
             self.stores[said["store"]] = {**said, "alive": True}
         elif kind == "lost":
-            self.stores[said["store"]]["alive"] = False
+            self.stores[said["store"]] |= {"alive": False, "why": said.get("why")}
 
 
 class Stream:

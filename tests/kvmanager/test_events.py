@@ -9,13 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
 
 from hicache_backends.storage import PageEntry
-from kvmanager import keys
+from kvmanager import keys, scripts
 from kvmanager.namespaces import id_of
 from kvmanager.options import RegistryOptions
 from kvmanager.service import feeds, listener
@@ -150,6 +152,42 @@ def test_a_process_that_is_killed_is_lost_and_heard_of_when_it_is_back(
     eventually(lambda: bool(follow[0].mirror.stores[uuid]["alive"]))
     assert follow[0].mirror.kinds.count("lost") == 1
     assert follow[0].mirror.stores[kept.member.store.hex()]["alive"]
+
+
+def test_a_process_that_leaves_is_lost_at_once_and_told_once(
+    service: Service, cluster: Cluster, follow: list[Follower]
+) -> None:
+    kept, direct = cluster.store(), cluster.store()
+    through = cluster.store(url=service.url)
+    follow.append(Follower(service).live())
+    mirror = follow[0].mirror
+    for store in (direct, through):
+        store.registry.close()
+        said = mirror.stores[store.member.store.hex()]
+        eventually(partial(_is_lost, said), 2)
+        assert said["why"] == "left"
+    run_sweep(kept)
+    late = cluster.store()
+    eventually(lambda: late.member.store.hex() in mirror.stores)
+    assert mirror.kinds.count("lost") == 2
+    assert mirror.stores[kept.member.store.hex()]["alive"]
+
+
+def _is_lost(store: dict[str, Any]) -> bool:
+    return store["alive"] is False
+
+
+def test_the_stream_is_bounded_in_bytes_as_well(server: Server) -> None:
+    source = (Path(scripts.__file__).parent / "telling.lua").read_text()
+    with server.client() as client:
+        tell = client.register_script(
+            source + "tell(KEYS[1], '99999999999', 'kind', 'removed', 'digests', ARGV[1])"
+        )
+        for size in (160, 16 * 1024, 160, 4096):
+            for _ in range(2500):
+                tell([b"n" + TAG], [b"d" * size])
+            assert client.memory_usage(b"e" + TAG, samples=0) < 40 << 20
+        assert 2000 < client.xlen(b"e" + TAG) < 4300
 
 
 def run_sweep(store: Store) -> None:

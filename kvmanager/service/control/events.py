@@ -39,8 +39,9 @@ namespace's fingerprint, of a page hash's UTF-8 bytes.
 * `snapshot` (fingerprint, epoch, media, stores): what the listener had is void. `pages` follow
   (medium, stores: digests by store) until `live` says that the snapshot is complete.
 * `added` and `removed` (medium, store, digests), `cleared` (epoch), `joined` and `lost` (process,
-  store, medium), `forgotten` (medium): what happens, in order. A page that a snapshot holds may be
-  added or removed once more before `live`: apply all in order, and the result is exact.
+  store, medium), `forgotten` (medium): what happens, in order; `lost` has `why`: left, where the
+  process said so itself. A page that a snapshot holds may be added or removed once more before
+  `live`: apply all in order, and the result is exact.
 * `reset`: something may have been missed; a snapshot follows.
 
 `live` and all that happens have an id, their sequence. Come back with it, as `from` or in the
