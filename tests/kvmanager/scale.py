@@ -67,7 +67,7 @@ class Filler:
         load = self._client.register_script(_PAGES)
         for first in range(0, BUCKETS, 4096):
             load([prefix], [first, first + 4096, PAGES, head])
-        counts = {b"f:0." + self._medium: BUCKETS, b"k:0." + self._medium: PAGES}
+        counts: dict[Any, Any] = {b"f:0." + self._medium: BUCKETS, b"k:0." + self._medium: PAGES}
         self._client.hset(self._names, mapping=counts)
 
     def _media(self) -> None:
