@@ -8,27 +8,21 @@ catches up, a short step at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from hicache_backends.errors import RegistryError
 from kvmanager.events import Event, Heard, listen
-from kvmanager.flow import Flow, T
 from kvmanager.service.codec import Refusal
 from kvmanager.service.event_messages import of_event
+from kvmanager.service.walks import RETRY_S, Run, Walks
 
 MAX_LISTENERS = 256
-"""Of one service."""
+"""Of one service. Those with the same tenants have no more than what they leave free: alone half
+of them, and the next ones half of that."""
 POLL_S = 0.1
-RETRY_S = 1.0
-"""While Redis does not answer, or does not know the namespace."""
-
-
-class Run(Protocol):
-    """Carries a flow out on the shard of a tag. Raises RegistryError."""
-
-    def __call__(self, flow: Flow[T], tag: bytes) -> Coroutine[Any, Any, T]: ...
 
 
 class Ear(Protocol):
@@ -45,9 +39,10 @@ class Feed:
     """Keeps up with one namespace while somebody listens. `position`: the newest event that was
     told; `resets`: how often something may have been missed."""
 
-    def __init__(self, run: Run, tag: bytes) -> None:
+    def __init__(self, run: Run, tag: bytes, gate: asyncio.Lock) -> None:
         self.run = run
         self.tag = tag
+        self.walks = Walks(run, tag, gate)
         self.position = ""
         self.resets = 0
         self.closed = False
@@ -113,26 +108,32 @@ class Feeds:
         self._run = run
         self._feeds: dict[bytes, Feed] = {}
         self._closed = False
+        self._gate = asyncio.Lock()
+        self._held: Counter[frozenset[str]] = Counter()
 
     @property
     def listeners(self) -> int:
         """How many there are."""
-        return sum(len(feed.ears) for feed in self._feeds.values())
+        return self._held.total()
 
     @contextmanager
-    def feed(self, tag: bytes) -> Iterator[Feed]:
-        """The one of a namespace; add yourself to its ears. Raises Refusal: too many listeners."""
-        if self._closed or self.listeners >= MAX_LISTENERS:
-            raise Refusal(429, "listeners", f"at most {MAX_LISTENERS} listen at once; try another")
+    def feed(self, tag: bytes, tenants: frozenset[str]) -> Iterator[Feed]:
+        """The one of a namespace; add yourself to its ears. `tenants`: of the listener's token.
+        Raises Refusal: too many listeners."""
+        if self._closed or self._held[tenants] >= MAX_LISTENERS - self.listeners:
+            raise Refusal(429, "listeners", "too many listen at once; try another service")
         found = self._feeds.get(tag)
         if found is None:
-            found = self._feeds[tag] = Feed(self._run, tag)
+            found = self._feeds[tag] = Feed(self._run, tag, self._gate)
             found.following = asyncio.create_task(found.follow())
+        self._held[tenants] += 1
         try:
             yield found
         finally:
+            self._held[tenants] -= 1
             if not found.ears and self._feeds.get(tag) is found:
                 del self._feeds[tag]
+                found.walks.close()
                 if found.following is not None:
                     found.following.cancel()
 

@@ -5,27 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from hicache_backends.errors import RegistryError
 from kvmanager.events import listen, order
-from kvmanager.replies import Forgotten
-from kvmanager.service.event_messages import STILL_THERE, message, of_event, of_heading, of_pages
-from kvmanager.service.feeds import RETRY_S, Feed
-from kvmanager.snapshot import Snapshot
+from kvmanager.service.event_messages import STILL_THERE, message, of_event
+from kvmanager.service.feeds import Feed
+from kvmanager.service.walks import MAX_PART_BYTES, RETRY_S, Missed, Seat, Slow
 
 HEARTBEAT_S = 15.0
 MAX_WAITING_BYTES = 4 << 20
 """Of events that a listener has not taken yet."""
-MAX_PART_BYTES = 64 << 10
-"""Sent at once; one event more at most."""
-
-
-class Slow(Exception):
-    """The listener does not take what it is sent."""
-
-
-class Missed(Exception):
-    """Something happened that the listener was not told."""
 
 
 class Listener:
@@ -36,7 +26,7 @@ class Listener:
         self._feed = feed
         self._heard = after or ""
         self._resets = 0
-        self._snapshot = Snapshot(feed.tag)
+        self._seat: Seat | None = None
         self._stage: Callable[[], Awaitable[bytes]] = self._head if after is None else self._replay
         self._live = False
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -59,7 +49,7 @@ class Listener:
         while not self._feed.closed:
             try:
                 part = await self._stage()
-            except (Missed, Forgotten):
+            except Missed:
                 self._live = False
                 self._stage = self._head
                 return message("reset", {"detail": "something may have been missed"})
@@ -70,22 +60,34 @@ class Listener:
                 return part
         return b""
 
-    async def _head(self) -> bytes:
-        self._snapshot = Snapshot(self._feed.tag)
-        heading = await self._feed.run(self._snapshot.begin(), self._feed.tag)
-        if heading is None:
-            await asyncio.sleep(RETRY_S)
-            return STILL_THERE
-        self._heard = heading.position
-        self._stage = self._pages
-        return of_heading(heading)
+    def close(self) -> None:
+        """Nobody listens any more."""
+        if self._seat is not None:
+            self._seat.leave()
 
-    async def _pages(self) -> bytes:
-        if self._snapshot.done:
+    async def _head(self) -> bytes:
+        self.close()
+        self._seat = seat = self._feed.walks.board(self._stirred)
+        self._stage = partial(self._pages, seat)
+        return b""
+
+    async def _pages(self, seat: Seat) -> bytes:
+        ended = seat.ended
+        part = seat.take()
+        if not part and ended:
+            self._heard = seat.position
             self._stage = self._replay
             return b""
-        found = await self._feed.run(self._snapshot.step(), self._feed.tag)
-        return of_pages(found) if found.pages else b""
+        return part or await self._stir()
+
+    async def _stir(self) -> bytes:
+        """Wait for something to happen."""
+        self._stirred.clear()
+        try:
+            await asyncio.wait_for(self._stirred.wait(), HEARTBEAT_S)
+        except asyncio.TimeoutError:
+            return STILL_THERE
+        return b""
 
     async def _replay(self) -> bytes:
         """From the stream itself until the feed is not ahead."""
@@ -111,12 +113,7 @@ class Listener:
         if self._resets != self._feed.resets:
             raise Missed
         if not self._waiting:
-            self._stirred.clear()
-            try:
-                await asyncio.wait_for(self._stirred.wait(), HEARTBEAT_S)
-            except asyncio.TimeoutError:
-                return STILL_THERE
-            return b""
+            return await self._stir()
         if self._waiting_bytes > MAX_WAITING_BYTES:
             raise Slow
         told = b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request
@@ -17,9 +18,10 @@ from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, TIMEOUT_MS, Control
 from kvmanager.service.control.scope import found
 from kvmanager.service.documents import Problem
-from kvmanager.service.feeds import Feeds
-from kvmanager.service.listener import Listener, Slow
+from kvmanager.service.feeds import Feed, Feeds
+from kvmanager.service.listener import Listener
 from kvmanager.service.protocol import ABORT
+from kvmanager.service.walks import Slow
 
 LISTENERS = frozenset({Role.ROUTER, Role.ADMIN})
 SNAPSHOT = "snapshot"
@@ -86,26 +88,27 @@ def add(app: FastAPI, control: Control) -> None:
         if after != SNAPSHOT and not is_sequence(after):
             raise Refusal(422, "invalid", "from: a sequence, such as 1700000000000-0, or snapshot")
         record = await found(control, grant, namespace)
-        return EventStream(feeds, record.tag, None if after == SNAPSHOT else after)
+        listens = feeds.feed(record.tag, grant.tenants)
+        return EventStream(listens, None if after == SNAPSHOT else after)
 
 
 class EventStream(Response):
     """Sends what a listener hears until it goes, the service ends, or it does not read."""
 
-    def __init__(self, feeds: Feeds, tag: bytes, after: str | None) -> None:
+    def __init__(self, listens: AbstractContextManager[Feed], after: str | None) -> None:
         super().__init__()
-        self._feeds = feeds
-        self._tag = tag
+        self._listens = listens
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._feeds.feed(self._tag) as feed:
+        with self._listens as feed:
             listener = Listener(feed, self._after)
             feed.ears.add(listener)
             try:
                 await _until_one_ends(self._tell(listener, scope, send), _gone(receive))
             finally:
                 feed.ears.discard(listener)
+                listener.close()
 
     async def _tell(self, listener: Listener, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
