@@ -14,6 +14,7 @@ from kvmanager import overview_model as m
 from kvmanager.census import Look
 from kvmanager.history import Sample, increase, resolution
 from kvmanager.overview_parts import latencies, liveness, worth
+from kvmanager.quotas import tenants_orphan_bytes
 from kvmanager.tenant_view import TenantView, curve
 
 DAY_S = 86_400.0
@@ -118,6 +119,7 @@ def space(view: TenantView, now_s: float) -> m.Space:
         len(view.looks),
         sum(look.record.pages for look in view.looks),
         used,
+        tenants_orphan_bytes(view.looks),
         view.quota_bytes,
         growth,
         days,

@@ -77,13 +77,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a tenant uses. `grows_bytes_per_day` is taken from the last day; `days_to_full` is None
+    """What a tenant uses; about `orphan_bytes` of that was left by vanished stores, which no quota
+    bounds. `grows_bytes_per_day` is taken from the last day; `days_to_full` is None
     without a quota, where that is unknown, and where it does not grow."""
 
     tenant: str
     namespaces: int
     pages: int
     used_bytes: int
+    orphan_bytes: int
     quota_bytes: int | None
     grows_bytes_per_day: float | None
     days_to_full: float | None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgpack
 
 from kvmanager import namespaces, reports
+from kvmanager.census import Look
 from kvmanager.flow import Flow, answer
 from kvmanager.leases import Lease
 from kvmanager.namespaces import NamespaceRecord, StoreRecord, members, number
@@ -97,6 +98,11 @@ def orphan_bytes(
     silent = {store.medium_id for store in live if store.store not in reported}
     untold = untold_bytes(record, live, reported)
     return sum(size for medium, size in untold.items() if medium not in silent)
+
+
+def tenants_orphan_bytes(looks: Iterable[Look]) -> int:
+    """The same of all namespaces of a tenant."""
+    return sum(orphan_bytes(one.record, one.stores, one.records.values()) for one in looks)
 
 
 def untold_bytes(

@@ -29,13 +29,24 @@ def list_tenants(
     if as_json:
         print_json(found)
         return
-    columns = ("tenant", "namespaces", "pages", "used", "quota", "days to full", "ttl", "mode")
+    columns = (
+        "tenant",
+        "namespaces",
+        "pages",
+        "used",
+        "orphans",
+        "quota",
+        "days to full",
+        "ttl",
+        "mode",
+    )
     rows = [
         (
             each["tenant"],
             each["namespaces"],
             each["pages"],
             size(each["bytes"]),
+            size(each.get("orphan_bytes")),  # not of an older service
             size(each["quota_bytes"]),
             each["days_to_full"],
             lasting(each["ttl_ms"]),

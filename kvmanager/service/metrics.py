@@ -21,21 +21,21 @@ class Metrics:
 
     def __init__(self, down: Callable[[], bool]) -> None:
         """`down`: whether Redis is."""
-        self._registry = CollectorRegistry()
+        self.own = CollectorRegistry()
         self._requests = Counter(
             "kvmanager_requests_total",
             "Requests answered on the data routes.",
             ("route", "status"),
-            registry=self._registry,
+            registry=self.own,
         )
         self._seconds = Histogram(
             "kvmanager_request_seconds",
             "Time from a request's headers to its answer.",
             ("route",),
             buckets=_BUCKETS,
-            registry=self._registry,
+            registry=self.own,
         )
-        up = Gauge("kvmanager_redis_up", "Whether Redis answers.", registry=self._registry)
+        up = Gauge("kvmanager_redis_up", "Whether Redis answers.", registry=self.own)
         up.set_function(lambda: float(not down()))
 
     def watch(self, route: str) -> Watch:
@@ -49,9 +49,10 @@ class Metrics:
 
         return watch
 
-    def exposition(self, *others: Collector) -> bytes:
-        """All of them as Prometheus reads it, and those of other collectors."""
-        registry = CollectorRegistry()
-        for other in others:
-            registry.register(other)
-        return generate_latest(self._registry) + generate_latest(registry)
+
+def exposition_of(*collectors: Collector) -> bytes:
+    """What they have as Prometheus reads it."""
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    return generate_latest(registry)

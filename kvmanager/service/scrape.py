@@ -10,18 +10,20 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from kvmanager.service.access import EVERY_TENANT
 from kvmanager.service.control.base import PROBLEMS, Control
 from kvmanager.service.control.census import Census
 from kvmanager.service.control.overview import may_see
 from kvmanager.service.loops.loop import Loop
-from kvmanager.service.metrics import CONTENT_TYPE, Metrics
+from kvmanager.service.metrics import CONTENT_TYPE, Metrics, exposition_of
 from kvmanager.service.routes import READERS
 from kvmanager.service.sums import Sums, TenantLabels
 
 
 def add_metrics(app: FastAPI, control: Control, metrics: Metrics, loops: Sequence[Loop]) -> None:
-    """Add the route. A scrape asks nothing of Redis, and thousands of
-    namespaces are added up beside the requests on the data path."""
+    """Add the route. A scrape asks nothing of Redis, and thousands of namespaces are added up
+    beside the requests on the data path. What is not of single tenants is for tokens of them all.
+    """
     labels = TenantLabels()
     background = Background(control.census, loops)
 
@@ -37,7 +39,8 @@ def add_metrics(app: FastAPI, control: Control, metrics: Metrics, loops: Sequenc
         seen = control.census.seen
         named = labels.of(seen.looks)
         sums = Sums.of(seen, {t: label for t, label in named.items() if may_see(grant, t)})
-        text = await asyncio.to_thread(metrics.exposition, background, sums)
+        own = (metrics.own, background) if EVERY_TENANT in grant.tenants else ()
+        text = await asyncio.to_thread(exposition_of, *own, sums)
         return Response(text, media_type=CONTENT_TYPE)
 
 

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from kvmanager import figures
 from kvmanager.census import LOADED_TOKENS, Look
 from kvmanager.overview_parts import liveness
+from kvmanager.quotas import tenants_orphan_bytes
 from kvmanager.service.control.census import Seen
 from kvmanager.tenant_view import sums_of
 
@@ -108,17 +109,19 @@ class Sums:
         used = _gauge("used_bytes", "Bytes that pages take, as the registry knows.", "tenant")
         pages = _gauge("pages", "Pages in the registry.", "tenant")
         spaces = _gauge("namespaces", "Namespaces.", "tenant")
+        orphans = _gauge("orphan_bytes", "Of these, what vanished stores left, about.", "tenant")
         quota = _gauge("quota_bytes", "Bytes that a tenant may use.", "tenant")
         lag = _gauge("history_lag_seconds", "Age of the last sample of a tenant's sums.", "tenant")
         for label, looks in self.looks.items():
             used.add_metric([label], sum(look.record.bytes for look in looks))
+            orphans.add_metric([label], tenants_orphan_bytes(looks))
             pages.add_metric([label], sum(look.record.pages for look in looks))
             spaces.add_metric([label], len(looks))
             if self.sampled_s[label]:
                 lag.add_metric([label], max(0.0, self.at_s - self.sampled_s[label]))
         for label, size in self.quotas.items():
             quota.add_metric([label], size)
-        yield from (used, pages, spaces, quota, lag)
+        yield from (used, orphans, pages, spaces, quota, lag)
 
     def _processes(self) -> Iterator[Metric]:
         looks = [look for some in self.looks.values() for look in some]

@@ -22,7 +22,7 @@ from kvmanager.census import LOADED_TOKENS, FsckResult, Look
 from kvmanager.census import ClaimCount as Claims
 from kvmanager.namespaces import NamespaceRecord
 from kvmanager.service.control.census import Census, Seen
-from kvmanager.service.metrics import Metrics
+from kvmanager.service.metrics import Metrics, exposition_of
 from kvmanager.service.scrape import Background
 from kvmanager.service.sums import Sums
 from tests.docker.files import DOCKER, PROGRAMS
@@ -48,7 +48,9 @@ def exposed() -> dict[str, set[str]]:
     service.watch("lookup")(200, 0.1)
     census = Census()
     census._read_s = 0.0  # it has looked
-    text = service.exposition(Background(census, [_loop()]), Sums.of(seen, {"t": "t"})).decode()
+    text = exposition_of(
+        service.own, Background(census, [_loop()]), Sums.of(seen, {"t": "t"})
+    ).decode()
     registry = prometheus_client.CollectorRegistry()
     EngineMetrics.create("local", "t", registry)
     text += prometheus_client.generate_latest(registry).decode()

@@ -167,6 +167,7 @@ def test_a_tenants_settings_are_in_force_soon_and_end_with_them(
     eventually(lambda: store.orders[-1].ttl_ms == 60_000)
     eventually(lambda: store.orders[-1].limit_bytes == 4096)
     eventually(lambda: got(service, path)["days_to_full"] == 0)
+    eventually(lambda: got(service, path)["orphan_bytes"] == 0)
     assert [one["tenant"] for one in listed(service, "/v1/tenants", "tenants", 1)] == ["a/b c"]
     assert ask(service, "DELETE", path) == (200, {})
     eventually(lambda: store.orders[-1] == Orders(0))

@@ -28,7 +28,7 @@ def _store(n: int, *, alive: bool = True) -> StoreRecord:
     return StoreRecord(
         bytes([n]) * 16,
         bytes([100 + n]) * 16,
-        b"medium",
+        b"medium..",
         b"m" * 16,
         0,
         999_990,
@@ -145,6 +145,16 @@ def test_days_to_full_are_taken_from_the_last_day() -> None:
     assert (unknown.grows_bytes_per_day, unknown.days_to_full) == (None, None)
     shrunk = [replace(day[0], bytes=20 * GIB)]
     assert _overview(TenantView("t", [look], 30 * GIB, day=shrunk)).space[0].days_to_full is None
+
+
+def test_what_vanished_stores_left_is_told_apart() -> None:
+    live, gone, silent = _store(1), _store(2, alive=False), _store(3)
+    told = {live.process: Gauges(stores=(StoreGauges(live.store, 300, 300 << 20),))}
+    (space,) = _overview(TenantView("t", [_look(stores=[live, gone], records=told)])).space
+    assert (space.used_bytes, space.orphan_bytes) == (1024 << 20, 724 << 20)
+    assert _overview(TenantView("t", [_look(stores=[gone])])).space[0].orphan_bytes == 1024 << 20
+    unknown = _overview(TenantView("t", [_look(stores=[live, silent], records=told)])).space[0]
+    assert unknown.orphan_bytes == 0  # all of it may be the silent one's
 
 
 def test_processes_in_trouble_come_first_and_a_silent_one_is_unknown() -> None:

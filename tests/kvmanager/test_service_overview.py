@@ -92,6 +92,9 @@ def test_metrics_hold_the_sums_of_the_tokens_tenants(service: Service, redis: Re
     assert "blue" not in own
     assert 'kind="3fs"' not in own
     assert 'kvmanager_processes{state="alive"} 1.0' in own
+    assert "left_out" in text
+    for told in ("left_out", "requests_total", "request_seconds", "loop_failures"):
+        assert f"kvmanager_{told}" not in own
 
 
 def test_samples_and_popular_prefixes_come_by_themselves(

@@ -12,6 +12,7 @@ from kvmanager import history, keys, tenants
 from kvmanager.census import clock
 from kvmanager.namespaces import NamespaceRecord
 from kvmanager.overview import DAY_S, lasts_days
+from kvmanager.quotas import tenants_orphan_bytes
 from kvmanager.service.access import Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, Control
@@ -28,6 +29,8 @@ from kvmanager.service.control.scope import is_for, visible
 from kvmanager.service.documents import Document, Done
 from kvmanager.tenants import Settings
 
+MAX_AGE_S = 3.0
+"""Of what was looked at."""
 Name = Annotated[str, Path(min_length=1, max_length=4096)]
 
 
@@ -42,7 +45,8 @@ class TenantSettings(Document):
 
 class TenantView(Document):
     """A tenant: what is set, what it uses, and for how many days its quota lasts if it grows on as
-    in the last day (null: that is not known, or never)."""
+    in the last day (null: that is not known, or never). `orphan_bytes`: about what of `bytes` was
+    left by vanished stores, which no quota bounds (null: not looked at yet)."""
 
     tenant: str
     quota_bytes: int | None
@@ -51,6 +55,7 @@ class TenantView(Document):
     namespaces: int
     pages: int
     bytes: int
+    orphan_bytes: int | None
     days_to_full: float | None
 
 
@@ -121,6 +126,9 @@ async def _known(control: Control, grant: Grant) -> dict[str, list[NamespaceReco
 async def _view(control: Control, name: str, records: Sequence[NamespaceRecord]) -> TenantView:
     tag = keys.tenant_tag(name)
     settings = await control.run(tenants.read(name), tag)
+    seen = await control.census.read(control.run, MAX_AGE_S)
+    looks = seen.looks.get(name, ())
+    looked = {record.tag for record in records} <= {look.record.tag for look in looks}
     used = sum(record.bytes for record in records)
     days = None
     if settings.quota_bytes is not None:
@@ -135,5 +143,6 @@ async def _view(control: Control, name: str, records: Sequence[NamespaceRecord])
         namespaces=len(records),
         pages=sum(record.pages for record in records),
         bytes=used,
+        orphan_bytes=tenants_orphan_bytes(looks) if looked else None,
         days_to_full=days,
     )

@@ -9,10 +9,10 @@ const scroll = (label, inner) => el("div", { class: "scroll", tabindex: "0", rol
 const mark = (kind, text) => el("span", { class: `mark ${kind}` }, text);
 
 function spacePanel(doc, width) {
-  const columns = [{ title: "Tenant" }, { title: "Used", number: true }, { title: "Quota", number: true },
+  const columns = [{ title: "Tenant" }, { title: "Used", number: true }, { title: "Orphans", number: true, wide: true }, { title: "Quota", number: true },
     { title: "Growth a day", number: true, wide: true }, { title: "Full in", number: true }];
   const rows = doc.space.map((one) => [
-    el("span", { class: "of-quota" }, one.tenant, meter(one)), bytes(one.used_bytes),
+    el("span", { class: "of-quota" }, one.tenant, meter(one)), bytes(one.used_bytes), bytes(one.orphan_bytes),
     one.quota_bytes === null ? "none" : `${bytes(one.quota_bytes)} · ${share(one.used_bytes, one.quota_bytes)}`,
     one.grows_bytes_per_day === null ? null : bytes(one.grows_bytes_per_day), full(one)]);
   const body = [scroll("Space by tenant", table("Space by tenant", columns, rows))];

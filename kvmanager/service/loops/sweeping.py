@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import suppress
 
-from hicache_backends.errors import RegistryRefused
+from hicache_backends.errors import RegistryRefused, RegistryUnavailable
 from kvmanager import keys, namespaces, resp
 from kvmanager.flow import Flow
 from kvmanager.leases import Lease, LeaseLost
@@ -54,7 +54,9 @@ class Sweeping:
                 try:
                     await self.sweep(tag)
                 except RegistryRefused as error:  # one that is broken must not hide the others
-                    _log.warning("the namespace %s: %s", namespaces.id_of(tag), error)
+                    namespaces.note(tag, str(error))
+                except (RegistryUnavailable, LeaseLost):
+                    continue  # its shard does not answer, or another one does it
             seen += len(tags)
             if self._cursor == b"0" or seen >= MAX_NAMESPACES:
                 return
