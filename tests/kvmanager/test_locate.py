@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message
 
+from hicache_backends import native_calls
 from hicache_backends.errors import InvalidKey
 from hicache_backends.identity import Namespace, page_digests
 from hicache_backends.segment.format import Location
@@ -23,6 +28,9 @@ from kvmanager.locate import MAX_PAGES, Locator, ServerPrefix
 from kvmanager.model import MAX_PROBES, Member
 from kvmanager.namespaces import id_of
 from kvmanager.options import RegistryOptions
+from kvmanager.service.access import Access
+from kvmanager.service.app import make_app
+from kvmanager.service.backing import Backing
 from kvmanager.session import RedisRegistry
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, eventually, soon
@@ -285,6 +293,55 @@ def test_another_tenants_pages_are_nowhere(service: Service, fleet: Fleet) -> No
     assert (status, said) == (200, {"servers": [], "namespaces": []})
     assert ask(service, {"namespaces": [name], "hashes": HASHES}, "n")[0] == 200
     assert ask(service, {"namespaces": [name], "hashes": HASHES}, "x")[0] == 401
+
+
+async def test_a_long_question_about_many_namespaces_holds_no_other_request_up(
+    server: Server, fleet: Fleet
+) -> None:
+    several = [dataclasses.replace(NAMESPACE, model=f"m{n}") for n in range(64)]
+    for namespace in several:
+        fleet.rank("s", range(1), namespace=namespace)
+    hashes = [f"{n:064x}" for n in range(MAX_PAGES)]
+    began = time.thread_time()
+    for namespace in several:
+        native_calls.page_digests(namespace.fingerprint, hashes)
+    hashing_s = time.thread_time() - began
+    names = [id_of(keys.tag(each.fingerprint)) for each in several]
+    backing = Backing(server.url)
+    app = make_app(backing, Access())
+    await answered(app, {"namespaces": names, "hashes": HASHES})  # who is there is known by now
+    longest_s, last_s, done = 0.0, time.thread_time(), False
+
+    async def others() -> None:
+        nonlocal longest_s, last_s
+        while not done:
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            longest_s, last_s = max(longest_s, now_s - last_s), now_s
+
+    waiting = asyncio.create_task(others())
+    assert await answered(app, {"namespaces": names, "hashes": hashes}) == 200
+    done = True
+    await waiting
+    await backing.close()
+    assert longest_s < hashing_s / 2
+
+
+async def answered(app: ASGIApp, asked: dict[str, Any]) -> int:
+    """The status, from the application itself."""
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": json.dumps(asked).encode()}
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/locate"}
+    scope |= {"raw_path": b"/v1/locate", "query_string": b"", "root_path": "", "headers": headers}
+    await app(scope, receive, send)
+    return statuses[0]
 
 
 @pytest.mark.parametrize(
