@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated, Any
 
@@ -10,12 +11,21 @@ import typer
 from hicache_backends.errors import ConfigError
 from kvmanager.cli.caller import Caller, asking, segment
 from kvmanager.cli.namespaces import Mode
-from kvmanager.cli.options import HERE, AsJson, Endpoint, TokenFile
+from kvmanager.cli.options import HERE, AsJson, Endpoint, TokenFile, namespace_id, process_uuid
 from kvmanager.cli.output import print_figures, print_json, print_table
 
 POLL_S = 0.5
 
-ProcessName = Annotated[str | None, typer.Option("--process", help="The process with this uuid.")]
+ProcessName = Annotated[
+    str | None,
+    typer.Option("--process", callback=process_uuid, help="The process with this uuid."),
+]
+
+
+def _finite(seconds: float) -> float:
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise typer.BadParameter("a number of seconds, 0 or more")
+    return seconds
 
 
 def drain(
@@ -25,7 +35,10 @@ def drain(
     wait: Annotated[
         bool, typer.Option("--wait", help="Until all have obeyed and write nothing any more.")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="With --wait: seconds, then status 1.")] = 60,
+    timeout: Annotated[
+        float,
+        typer.Option(callback=_finite, help="With --wait: seconds, then status 1."),
+    ] = 60,
     undo: Annotated[bool, typer.Option("--undo", help="Let them write again.")] = False,
     endpoint: Endpoint = HERE,
     token_file: TokenFile = None,
@@ -46,9 +59,9 @@ def drain(
     if as_json:
         print_json(found)
     else:
-        columns = ("process", "host", "server", "mode", "writing pages", "drained")
-        fields = ("process", "host", "server", "mode", "claims", "drained")
-        rows = [[each[field] for field in fields] for each in found["processes"]]
+        columns = ("process", "host", "server", "mode", "ordered", "writing pages", "drained")
+        fields = ("process", "host", "server", "mode", "ordered", "claims", "drained")
+        rows = [[each.get(field) for field in fields] for each in found["processes"]]
         print_table("", columns, rows)
     if wait and not undo and not found["drained"]:
         raise typer.Exit(1)
@@ -58,7 +71,9 @@ def mode(
     what: Annotated[Mode, typer.Argument(metavar="MODE", help="none: as it is set elsewhere.")],
     process: ProcessName = None,
     tenant: Annotated[str | None, typer.Option(help="All processes of this tenant.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="All processes of this namespace.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(callback=namespace_id, help="All processes of this namespace.")
+    ] = None,
     endpoint: Endpoint = HERE,
     token_file: TokenFile = None,
     as_json: AsJson = False,

@@ -45,13 +45,13 @@ def events(
     First what there is, until `live`; with --follow what happens from then on, from where it
     stopped if the service goes away meanwhile.
     """
-    sequence = start
+    sequence, told = start, False
     while True:
         try:
             with asking(endpoint, token_file) as service:
                 lines = service.lines("/v1/events", **{"namespace": namespace, "from": sequence})
                 for event in parsed(lines):
-                    sequence = event.sequence or sequence
+                    sequence, told = event.sequence or sequence, False
                     _show(event, as_json=as_json)
                     if event.kind == "live" and not follow:
                         return
@@ -59,7 +59,9 @@ def events(
         except RegistryUnavailable as gone:
             if not follow:
                 raise
-            typer.echo(f"kvmanager: {gone}; trying again", err=True)
+            if not told:  # an outage is said once, whatever it looks like meanwhile
+                typer.echo(f"kvmanager: {gone}; trying again until it answers", err=True)
+                told = True
             time.sleep(AGAIN_S)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from hicache_backends.errors import ConfigError
 from kvmanager.cli.caller import asking
-from kvmanager.cli.options import HERE, AsJson, Endpoint, TenantName, TokenFile
+from kvmanager.cli.options import HERE, AsJson, Endpoint, TenantName, TokenFile, namespace_id
 from kvmanager.cli.output import print_json, print_table
 
 Hashes = Annotated[
@@ -21,12 +21,19 @@ HashesFile = Annotated[
 ]
 
 
+def _ids(given: list[str] | None) -> list[str] | None:
+    for each in given or ():
+        namespace_id(each)
+    return given
+
+
 def locate(
     hashes: Hashes = None,
     file: HashesFile = None,
     model: Annotated[str | None, typer.Option(help="In all namespaces of this model.")] = None,
     namespace: Annotated[
-        list[str] | None, typer.Option(help="In this namespace; again for more.")
+        list[str] | None,
+        typer.Option(callback=_ids, help="In this namespace; again for more."),
     ] = None,
     tenant: TenantName = None,
     pool: Annotated[list[str] | None, typer.Option(help="With --model: of this pool.")] = None,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
 
 from hicache_backends.errors import ConfigError
-from kvmanager.cli.caller import asking, segment
-from kvmanager.cli.locate import Hashes, HashesFile, hashes_of
+from kvmanager.cli.caller import Caller, asking, segment
 from kvmanager.cli.options import HERE, AsJson, Endpoint, NamespaceId, TenantName, TokenFile
-from kvmanager.cli.output import print_figures, print_json, print_table
-from kvmanager.cli.units import NONE, lasting, moment, seconds, size, ttl_ms
+from kvmanager.cli.output import print_figures, print_json, print_table, printable
+from kvmanager.cli.pins import pin, pins, unpin
+from kvmanager.cli.units import NONE, lasting, moment, size, ttl_ms
 
 app = typer.Typer(no_args_is_help=True, help="List namespaces, clear them, pin their pages.")
 
@@ -104,65 +105,37 @@ def set_namespace(
 @app.command()
 def clear(
     namespace: NamespaceId,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask; needed with --json and without a terminal.")
+    ] = False,
     endpoint: Endpoint = HERE,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Void all pages of one, everywhere. Processes drop theirs at their next heartbeat."""
     with asking(endpoint, token_file) as service:
+        if not yes:
+            _agreed(service, namespace, as_json=as_json)
         found = service.call("POST", _path(namespace, "clear"))
     print_figures("", found, as_json=as_json)
 
 
-@app.command()
-def pins(
-    namespace: NamespaceId,
-    endpoint: Endpoint = HERE,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the pages that are pinned."""
-    with asking(endpoint, token_file) as service:
-        found = service.every(_path(namespace, "pins"), "pins")
-    if as_json:
-        print_json(found)
-    else:
-        rows = [(each["digest"], moment(each["until_s"])) for each in found]
-        print_table("", ("digest", "until"), rows)
+for command in (pins, pin, unpin):
+    app.command()(command)
 
 
-@app.command()
-def pin(
-    namespace: NamespaceId,
-    hashes: Hashes = None,
-    file: HashesFile = None,
-    lasts: Annotated[str, typer.Option("--for", help="How long: 30m, 12h, at most 7d.")] = "1d",
-    endpoint: Endpoint = HERE,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Keep pages from eviction for a while."""
-    asked = {"hashes": hashes_of(hashes, file), "ttl_s": int(seconds(lasts, "--for"))}
-    with asking(endpoint, token_file) as service:
-        found = service.call("PUT", _path(namespace, "pins"), asked)
-    print_figures("", found, as_json=as_json)
-
-
-@app.command()
-def unpin(
-    namespace: NamespaceId,
-    hashes: Hashes = None,
-    file: HashesFile = None,
-    everything: Annotated[bool, typer.Option("--all", help="End all pins.")] = False,
-    endpoint: Endpoint = HERE,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """End pins."""
-    asked = None if everything else {"hashes": hashes_of(hashes, file)}
-    with asking(endpoint, token_file) as service:
-        found = service.call("DELETE", _path(namespace, "pins"), asked)
-    print_figures("", found, as_json=as_json)
+def _agreed(service: Caller, namespace: str, *, as_json: bool) -> None:
+    """Raises ConfigError where nobody can be asked, Abort for a no. Programs are never asked."""
+    found = service.get(_path(namespace))
+    own = found["identity"]
+    if as_json or not sys.stdin.isatty():
+        raise ConfigError(
+            f"this voids {found['pages']:,} pages of {namespace}, for every process: say --yes"
+        )
+    what = f"{found['pages']:,} pages ({size(found['bytes'])}) of {own['model']}"
+    typer.confirm(
+        printable(f"Void {what}, tenant {found['tenant']}, everywhere?"), abort=True, err=True
+    )
 
 
 def _path(namespace: str, thing: str = "") -> str:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kvmanager.cli.caller import NotThere
 from kvmanager.cli.output import AsJson
 
-__all__ = ["HERE", "AsJson", "Endpoint", "NamespaceId", "TenantName", "TokenFile"]
+__all__ = [
+    "HERE",
+    "AsJson",
+    "Endpoint",
+    "NamespaceId",
+    "TenantName",
+    "TokenFile",
+    "namespace_id",
+    "process_uuid",
+]
 
 HERE = "http://127.0.0.1:8080"
 
@@ -31,4 +42,23 @@ TokenFile = Annotated[
     ),
 ]
 TenantName = Annotated[str | None, typer.Option("--tenant", help="Of this tenant alone.")]
-NamespaceId = Annotated[str, typer.Argument(help="Id of a namespace, as `namespaces` lists it.")]
+
+
+def namespace_id(given: str | None) -> str | None:
+    """Of what a person wrote. Raises NotThere for what is the id of none."""
+    if given is None or re.fullmatch("[0-9a-f]{18}", given):
+        return given
+    raise NotThere(f"no such namespace: {given!r}; `kvmanager namespaces list` has their ids")
+
+
+def process_uuid(given: str | None) -> str | None:
+    """The same for a process."""
+    if given is None or re.fullmatch("[0-9a-f]{32}", given):
+        return given
+    raise NotThere(f"no such process: {given!r}; `kvmanager processes` has their uuids")
+
+
+NamespaceId = Annotated[
+    str,
+    typer.Argument(callback=namespace_id, help="Id of a namespace, as `namespaces list` has it."),
+]

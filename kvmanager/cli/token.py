@@ -41,14 +41,19 @@ def token(
 
     made = new_token()
     line = token_line(Role(role.value), tenant, made)
+    if save is not None:
+        _write(save, made, os.O_EXCL)
+    try:
+        if tokens is not None:
+            _write(tokens, line, os.O_APPEND)
+    except ConfigError:
+        if save is not None:
+            save.unlink()  # no service knows it
+        raise
     if save is None:
         typer.echo(f"token: {made}")
-    else:
-        _write(save, made, os.O_EXCL)
     if tokens is None:
         typer.echo(f"line for the service's --tokens file: {line}")
-    else:
-        _write(tokens, line, os.O_APPEND)
 
 
 def _write(path: Path, text: str, how: int) -> None:

@@ -105,6 +105,9 @@ def test_a_token_that_is_saved_is_not_shown_and_nobody_else_reads_it(tmp_path: P
     to_files = ("--save", str(tmp_path / "admin"), "--tokens", str(lines))
     assert kvmanager("token", "--role", "admin", "--tenant", "*", *to_files).returncode == 0
     assert len(lines.read_text().splitlines()) == 2
+    to_files = ("--save", str(tmp_path / "lost"), "--tokens", str(tmp_path / "no" / "tokens"))
+    assert kvmanager("token", "--role", "node", "--tenant", "a", *to_files).returncode == 2
+    assert not (tmp_path / "lost").exists()  # no service knows that token
 
 
 @pytest.mark.parametrize("command", ["kvmanager.cli", "hicache_storage"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from kvmanager.cli.events import parsed
 from kvmanager.cli.over_http import OverHttp
 from kvmanager.namespaces import id_of
 from kvmanager.options import RegistryOptions
+from kvmanager.pins import MAX_PINS
 from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, eventually, soon
@@ -167,23 +169,81 @@ def test_namespaces_are_listed_shown_set_and_cleared(ask: Ask, process: Process)
     assert ask("namespaces", "set", ID, "--mode", "none", "--json").document["mode"] is None
     one_line(ask("namespaces", "set", ID), 2, "--mode, --ttl")
     one_line(ask("namespaces", "set", ID, "--ttl", "soon"), 2, "--ttl takes a time")
-    assert ask("namespaces", "clear", ID, "--json").document == {"epoch": 1}
+    assert ask("namespaces", "clear", ID, "--yes", "--json").document == {"epoch": 1}
     one_line(ask("namespaces", "show", "00" * 9), 1, "no such namespace")
-    one_line(ask("namespaces", "clear", "../tenants"), 2, "status 4")
+
+
+@pytest.mark.parametrize("wrong", ["", "../tenants", "zz", "AB" * 9])
+def test_an_id_that_cannot_be_one_is_that_of_nothing(wrong: str, ask: Ask) -> None:
+    for words in (
+        ("namespaces", "show", wrong),
+        ("namespaces", "clear", wrong, "--yes"),
+        ("namespaces", "pins", wrong),
+        ("events", wrong),
+        ("explain", wrong, "x"),
+        ("locate", "x", "--namespace", wrong),
+        ("mode", "off", "--namespace", wrong),
+    ):
+        one_line(ask(*words), 1, "no such namespace.*namespaces list")
+    for words in (("drain", "--process", wrong), ("mode", "off", "--process", wrong)):
+        one_line(ask(*words), 1, "no such process")
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_pages_are_voided_by_who_says_yes(
+    ask: Ask, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pages() -> int:
+        return int(ask("namespaces", "show", ID, "--json").document["pages"])
+
+    one_line(ask("namespaces", "clear", ID), 2, "voids 6 pages .* say --yes")
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    one_line(ask("namespaces", "clear", ID, "--json"), 2, "say --yes")  # a program is not asked
+    for answer, left in (("n", 6), ("y", 0)):
+        monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+        said = ask("namespaces", "clear", ID)
+        assert (said.status, pages()) == (int(left > 0), left), said
+    assert ask("namespaces", "clear", ID, "--yes", "--json").document == {"epoch": 2}
 
 
 def test_pages_are_pinned_for_a_while(ask: Ask, process: Process, tmp_path: Path) -> None:
     prompt = tmp_path / "prompt"
     prompt.write_text("\n".join(HASHES[:2]))
     said = ask("namespaces", "pin", ID, HASHES[2], "--file", str(prompt), "--for", "2h", "--json")
-    assert said.document == {"pins": 3}
+    assert said.document == {"pins": 3, "not_stored": []}
     found = ask("namespaces", "pins", ID, "--json").document
     assert {pin["digest"] for pin in found} == {digest.hex() for digest in DIGESTS[:3]}
     assert DIGESTS[0].hex() in ask("namespaces", "pins", ID).out
     assert ask("namespaces", "unpin", ID, HASHES[0], "--json").document == {"ended": 1}
     assert ask("namespaces", "unpin", ID, "--all", "--json").document == {"ended": 2}
+    said = ask("namespaces", "pin", ID, HASHES[3], "zz", "--json")
+    assert (said.status, said.document) == (0, {"pins": 2, "not_stored": ["zz"]})
+    assert said.err == "kvmanager: pinned, but not stored: zz\n"
+    digest = DIGESTS[3].hex()
+    assert ask("namespaces", "unpin", ID, "--digest", digest, "--json").document == {"ended": 1}
     one_line(ask("namespaces", "unpin", ID), 2, "page hashes")
     one_line(ask("namespaces", "pin", ID, "x", "--for", "400d"), 2, "ttl_s")
+
+
+def test_pins_of_any_length_are_split_and_what_fits_is_told(
+    ask: Ask, process: Process, server: Server, tmp_path: Path
+) -> None:
+    prompt = tmp_path / "prompt"
+    prompt.write_text("\n".join(f"page {n}" for n in range(700)))
+    with server.client() as client:
+        there = {n.to_bytes(16, "big"): b"99999999999" for n in range(MAX_PINS - 600)}
+        client.hset(b"y" + keys.tag(NAMESPACE.fingerprint), mapping=there)
+    said = ask("namespaces", "pin", ID, "--file", str(prompt))
+    one_line(said, 2, "the first 512 of 700 pages are pinned.*at most 65536 pins")
+    assert ask("namespaces", "unpin", ID, "--file", str(prompt), "--json").document == {
+        "ended": 512
+    }
 
 
 def test_a_tenants_settings_are_changed_one_by_one(ask: Ask, process: Process) -> None:
@@ -211,9 +271,13 @@ def test_a_drain_waits_until_processes_write_no_more(ask: Ask, process: Process)
     assert (said.status, said.document["drained"]) == (0, True), said
     assert process.orders[-1].mode == "read"
     assert own in ask("drain", "--server", process.member.server, "--wait").out
-    assert ask("drain", "--process", own, "--undo", "--json").status == 0
+    undone = ask("drain", "--process", own, "--undo", "--json").document["processes"][0]
+    assert (undone["ordered"], undone["drained"]) == (None, False)  # the mode is still in force
     eventually(lambda: process.orders[-1].mode is None)
     one_line(ask("drain", "--host", "elsewhere"), 1, "no such process")
+    for never in ("nan", "inf", "-1"):
+        said = ask("drain", "--host", "a", "--wait", "--timeout", never)
+        assert (said.status, "number of seconds" in said.err) == (2, True)
     one_line(ask("drain"), 2, "--process, --server, --host")
     one_line(ask("drain", "--host", "a", "--server", "b"), 2, "--process, --server, --host")
 
@@ -348,6 +412,31 @@ def test_events_are_followed_through_the_end_of_a_service(
     process.registry.clear_namespace(soon())
     following.join(20)
     assert not following.is_alive()
+
+
+def test_an_outage_is_said_once(
+    process: Process, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(server.url).start()
+    said: list[str] = []
+    tries = 0
+
+    def echo(text: str, err: bool = False) -> None:
+        if err:
+            said.append(text)
+        elif '"live"' in text:
+            service.kill()
+
+    def sleep(_: float) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvmanager.cli.events.typer.echo", echo)
+    monkeypatch.setattr("kvmanager.cli.events.time.sleep", sleep)
+    run(["events", ID, "--follow", "--json", "--endpoint", service.url])
+    assert (tries, len([line for line in said if "trying again" in line])) == (4, 1)
 
 
 def test_events_are_read_as_the_standard_says() -> None:

@@ -24,6 +24,7 @@ from kvmanager.service.tracing import concerns
 
 TIMEOUT_MS = 5000.0
 OPERATORS = frozenset({Role.ADMIN})
+READERS = frozenset({Role.ROUTER, Role.ADMIN})
 EVERYONE = frozenset(Role)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "No token that is known"},

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import Path, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from kvmanager.service.documents import Document
 from kvmanager.service.fields import MAX_NUMBER
 
 MAX_ROWS = 1000
@@ -19,8 +20,8 @@ Mode = Literal["off", "read", "read_write"]
 DigestText = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 Quota = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 TimeToLive = Annotated[int, Field(ge=1, le=MAX_TTL_MS)]
-NamespaceId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{18}$")]
-UuidPath = Annotated[str, Path(alias="uuid", pattern="^[0-9a-f]{32}$")]
+NamespaceId = Annotated[str, Path(alias="id", description="18 hexadecimal digits")]
+UuidPath = Annotated[str, Path(alias="uuid", description="32 hexadecimal digits")]
 Cursor = Annotated[
     str | None,
     Query(max_length=MAX_CURSOR, description="`next` of the answer before; none for the first"),
@@ -28,6 +29,13 @@ Cursor = Annotated[
 Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Rows of an answer, at most")]
 
 T = TypeVar("T")
+
+
+class Order(Document):
+    """What an operator asks for. A field that is not declared is refused: one that is misspelt
+    would set something else than what was meant."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def page(

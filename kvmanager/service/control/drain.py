@@ -15,7 +15,7 @@ from kvmanager.processes import ProcessRecord
 from kvmanager.service.access import Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, Control
-from kvmanager.service.control.documents import MAX_ROWS, DigestText
+from kvmanager.service.control.documents import MAX_ROWS, DigestText, Order
 from kvmanager.service.control.roster import read_processes
 from kvmanager.service.control.scope import visible
 from kvmanager.service.documents import Document
@@ -29,7 +29,7 @@ NameQuery = Annotated[str | None, Query(min_length=1, max_length=255)]
 UuidQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")]
 
 
-class DrainAsked(Document):
+class DrainAsked(Order):
     """Which processes: one by its uuid, those of a server, or those of a host."""
 
     process: DigestText | None = None
@@ -51,13 +51,15 @@ class DrainAsked(Document):
 
 
 class DrainedProcess(Document):
-    """A process. `mode`: in force; `claims`: pages that it is still writing."""
+    """A process. `mode`: in force; `ordered`: of it, its namespace or its tenant, which is in force
+    from its next heartbeat on; `claims`: pages that it is still writing."""
 
     process: str
     namespace: str
     host: str
     server: str
     mode: str | None
+    ordered: str | None
     claims: int
     drained: bool
 
@@ -81,13 +83,14 @@ def add(app: FastAPI, control: Control) -> None:
         summary="Let processes write nothing any more; ask until all are drained",
     )
     async def drain(request: Request, asked: DrainAsked) -> DrainAnswer:
-        chosen = await _chosen(control, control.grant(request), asked)
+        grant = control.grant(request)
+        chosen = await _chosen(control, grant, asked)
         awake = [one for one in chosen if one.ordered not in _QUIET]
         for record, group in _by_namespace(awake):
             order = processes.order(record.tag, [one.process for one in group], DRAINED)
             await control.run(order, record.tag)
         control.roster.expire()
-        return await _state(control, chosen)
+        return await _state(control, await _chosen(control, grant, asked))
 
     @app.get("/v1/drain", responses=PROBLEMS, tags=["processes"], summary="How far that is")
     async def drain_state(
@@ -106,13 +109,13 @@ def add(app: FastAPI, control: Control) -> None:
         server: NameQuery = None,
         host: NameQuery = None,
     ) -> DrainAnswer:
-        asked = _asked(process, server, host)
-        chosen = await _chosen(control, control.grant(request), asked)
+        asked, grant = _asked(process, server, host), control.grant(request)
+        chosen = await _chosen(control, grant, asked)
         for record, group in _by_namespace(chosen):
             named = [one.process for one in group]
             await control.run(processes.order(record.tag, named, None, DRAINED), record.tag)
         control.roster.expire()
-        return await _state(control, chosen)
+        return await _state(control, await _chosen(control, grant, asked))
 
 
 def _asked(process: str | None, server: str | None, host: str | None) -> DrainAsked:
@@ -143,14 +146,16 @@ async def _state(control: Control, chosen: Sequence[ProcessRecord]) -> DrainAnsw
 
 
 def _row(one: ProcessRecord, claims: int) -> DrainedProcess:
+    ordered = one.ordered or one.namespace.mode or one.namespace.tenant_mode
     return DrainedProcess(
         process=one.process.hex(),
         namespace=one.namespace.id,
         host=one.host,
         server=one.server,
         mode=one.mode,
+        ordered=ordered,
         claims=claims,
-        drained=one.obeyed in _QUIET and claims == 0,
+        drained=ordered in _QUIET and one.obeyed in _QUIET and claims == 0,
     )
 
 

@@ -8,13 +8,14 @@ from kvmanager.flow import Flow, answer
 from kvmanager.namespaces import MediumRecord, NamespaceRecord
 from kvmanager.replies import read_epoch
 from kvmanager.scripts import Call
-from kvmanager.service.control.base import PROBLEMS, Control
+from kvmanager.service.control.base import PROBLEMS, READERS, Control
 from kvmanager.service.control.documents import (
     DEFAULT_ROWS,
     Cursor,
     Limit,
     Mode,
     NamespaceId,
+    Order,
     TimeToLive,
     page,
 )
@@ -78,7 +79,7 @@ class NamespaceList(Document):
     next: str | None
 
 
-class NamespaceSettings(Document):
+class NamespaceSettings(Order):
     """What is set for it; a field that is left out stays as it is, null is as its tenant's."""
 
     mode: Mode | None = None
@@ -92,13 +93,13 @@ def add(app: FastAPI, control: Control) -> None:
     async def list_namespaces(
         request: Request, cursor: Cursor = None, limit: Limit = DEFAULT_ROWS
     ) -> NamespaceList:
-        records = await visible(control, control.grant(request))
+        records = await visible(control, control.grant(request, READERS))
         some, after = page(records, lambda record: record.id, cursor, limit)
         return NamespaceList(namespaces=[view(record) for record in some], next=after)
 
     @app.get("/v1/namespaces/{id}", responses=PROBLEMS, tags=["namespaces"], summary="One of them")
     async def get_namespace(request: Request, name: NamespaceId) -> NamespaceView:
-        return view(await found(control, control.grant(request), name))
+        return view(await found(control, control.grant(request, READERS), name))
 
     @app.patch(
         "/v1/namespaces/{id}",

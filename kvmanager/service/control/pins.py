@@ -19,6 +19,7 @@ from kvmanager.service.control.documents import (
     DigestText,
     Limit,
     NamespaceId,
+    Order,
     page,
 )
 from kvmanager.service.control.scope import found
@@ -27,7 +28,7 @@ from kvmanager.service.documents import Document
 PageHash = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class PinnedPages(Document):
+class PinnedPages(Order):
     """Pages by the chained hashes that the engine calls them by, or by their digests; or both."""
 
     hashes: Annotated[list[PageHash], Field(default_factory=list, max_length=MAX_KEYS)]

@@ -17,6 +17,7 @@ from kvmanager.service.control.documents import (
     Cursor,
     Limit,
     Mode,
+    Order,
     UuidPath,
     page,
 )
@@ -92,7 +93,7 @@ class HostList(Document):
     next: str | None
 
 
-class ModeAsked(Document):
+class ModeAsked(Order):
     """The mode that is ordered of a process; null withdraws the order."""
 
     mode: Mode | None
@@ -145,14 +146,13 @@ def add(app: FastAPI, control: Control) -> None:
     )
     async def set_mode(request: Request, name: UuidPath, asked: ModeAsked) -> ProcessView:
         grant = control.grant(request)
-        process = bytes.fromhex(name)
         everyone = await read_processes(control.run, await visible(control, grant))
         for one in everyone:
-            if one.process == process:
+            if one.process.hex() == name:
                 break
         else:
             raise Refusal(404, "not_found", "there is no such process")
-        tag = one.namespace.tag
+        tag, process = one.namespace.tag, one.process
         await control.run(processes.order(tag, [process], asked.mode), tag)
         control.roster.expire()
         now = await control.run(processes.of_namespace(one.namespace), tag)

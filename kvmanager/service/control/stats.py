@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query, Request
 
 from kvmanager import figures
 from kvmanager.namespaces import NamespaceRecord
-from kvmanager.service.control.base import PROBLEMS, Control
+from kvmanager.service.control.base import PROBLEMS, READERS, Control
 from kvmanager.service.control.documents import Cursor, page
 from kvmanager.service.control.scope import visible
 from kvmanager.service.documents import Document
@@ -46,7 +46,7 @@ def add(app: FastAPI, control: Control) -> None:
         request: Request, by: By = "tenant", cursor: Cursor = None, limit: Rows = 20
     ) -> SumsList:
         groups: dict[str, list[NamespaceRecord]] = {}
-        for record in await visible(control, control.grant(request)):
+        for record in await visible(control, control.grant(request, READERS)):
             name = record.id if by == "namespace" else record.tenant
             groups.setdefault(name, []).append(record)
         some, after = page(sorted(groups), str, cursor, limit)
