@@ -34,8 +34,8 @@ Buffers = Pages | Sequence[Any]
 UNTOLD: Final = "\0untold"
 """The parent of a page whose place in its chain is not told; no page hash has this value."""
 
-MODE_OFF = miss(Reason.SKIPPED, "mode is off")
-MODE_READ = miss(Reason.SKIPPED, "mode is read")
+MODE_OFF = miss(Reason.MODE, "mode is off")
+MODE_READ = miss(Reason.MODE, "mode is read")
 _CLEAR_BATCH = 1024
 _REPORTS_A_BEAT = 32
 _log = logging.getLogger(__name__)

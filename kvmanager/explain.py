@@ -203,7 +203,7 @@ def _why(
     """Why it is missed, and in words."""
     mode = scene.record.mode or scene.record.tenant_mode
     if mode == "off":
-        return Reason.SKIPPED, "the namespace is switched off: its mode is off"
+        return Reason.MODE, "the namespace is switched off: its mode is off"
     reached = [copy for copy in copies if copy.reached]
     if reached:
         return None, f"stored by {_owner(reached[0])}"

@@ -2,8 +2,8 @@
 
 A process counts from its start and reports what was added since its last report; the script adds
 that to the sums of the namespace, t{tag}, which outlive the process, and keeps the gauges as its
-record, i{tag}<process>. `names()` is the whole vocabulary: what is not in it is refused, so that
-the sums are bounded.
+record, i{tag}<process>. `names()` is the whole vocabulary: what is not in it is passed over, so
+that the sums are bounded.
 
     tokens.<source>                  prompt tokens by where their KV came from (SOURCES)
     prefill.tokens prefill.us        what the engine computed, and how long that took

@@ -33,6 +33,7 @@ from hicache_backends.storage import UNKNOWN, Capabilities, Keeper, PageEntry, P
 _EXISTED = Outcome(True, existed=True)
 _RESTRICT_MS = 500.0
 _NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
+_OVER_QUOTA = miss(Reason.QUOTA, "at the ordered limit, with pages in use or kept for others")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class MemoryStorage(PageStorage):
                     shelf.order.add(digest, page.parent)
                     return HIT
             if not self._make_room(keep, deadline, self._cause):
-                return _NO_SPACE
+                return _NO_SPACE if self._cause == "capacity" else _OVER_QUOTA
         return TIMED_OUT
 
     @property

@@ -19,6 +19,8 @@ class Reason(str, Enum):
     IO_ERROR = "io_error"
     TIMEOUT = "timeout"
     NO_SPACE = "no_space"
+    QUOTA = "quota"  # beyond the limit that is ordered; the medium may have room
+    MODE = "mode"  # not tried: the mode in force, off or read, forbids it
     IDENTITY = "identity"
     REGISTRY_DOWN = "registry_down"
     REGISTRY_REBUILDING = "registry_rebuilding"

@@ -21,7 +21,7 @@ from hicache_storage.sglang.host_pages import FlatPages, HostPages, page_slots
 from hicache_storage.sglang.pool_store import PoolStore
 
 _log = logging.getLogger(__name__)
-_TOLERABLE = (Reason.NO_SPACE, Reason.TIMEOUT)
+_TOLERABLE = (Reason.NO_SPACE, Reason.QUOTA, Reason.TIMEOUT)
 """Reasons for a page not stored that can pass; what is stored already can still be read."""
 
 

@@ -263,7 +263,8 @@ class FiguresAsked(Asked):
 
     def report(self) -> reports.Report:
         """The same in the words of the library."""
-        return reports.Report(self.number, self.counters, self.gauges.gauges())
+        known = {name: n for name, n in self.counters.items() if figures.valid(name)}
+        return reports.Report(self.number, known, self.gauges.gauges())
 
 
 class LeaveAsked(Asked):

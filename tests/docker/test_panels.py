@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from hicache_backends.identity import Namespace
+from hicache_backends.outcomes import Reason
 from hicache_storage.metrics import Metrics as EngineMetrics
 from kvmanager import figures, keys
 from kvmanager.census import LOADED_TOKENS, FsckResult, Look
@@ -32,6 +33,7 @@ ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((DOCKER / "grafana" / "dashboards" / "hicache.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RUNBOOK = (DOCKER / "RUNBOOK.md").read_text()
+REFUSING = (Reason.NO_SPACE, Reason.QUOTA, Reason.MODE, Reason.TIMEOUT, Reason.IO_ERROR)
 OF_EVERY_TARGET = {"instance", "job"}
 OF_PROMETHEUS = {"up": OF_EVERY_TARGET}
 
@@ -109,6 +111,14 @@ def test_an_alert_asks_for_what_is_shown_and_says_what_to_do(alert: dict[str, An
     headings = [line[3:].lower() for line in RUNBOOK.splitlines() if line.startswith("## ")]
     assert headings.count(anchor) == 1
     assert anchor == alert["alert"].lower()
+
+
+def test_refusals_that_were_ordered_raise_no_alert_and_the_runbook_explains_each_reason() -> None:
+    (alert,) = [alert for alert in ALERTS if alert["alert"] == "PagesRefused"]
+    assert 'reason!~"mode|skipped"' in alert["expr"]
+    section = RUNBOOK.split("\n## PagesRefused\n")[1].split("\n## ")[0]
+    for reason in (*REFUSING, Reason.SKIPPED):
+        assert f"| `{reason.value}` |" in section
 
 
 def test_every_section_of_the_runbook_is_of_an_alert_and_complete() -> None:

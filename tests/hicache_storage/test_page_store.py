@@ -143,7 +143,7 @@ def test_modes_switch_while_running_and_say_why_nothing_happened(store: PageStor
     keys = hashes(2)
     store.mode = "read"
     refused = store.set(keys, canaries(keys))
-    assert {(o.reason, o.detail) for o in refused} == {(Reason.SKIPPED, "mode is read")}
+    assert {(o.reason, o.detail) for o in refused} == {(Reason.MODE, "mode is read")}
     store.mode = "read_write"
     assert all(store.set(keys, canaries(keys)))
     store.mode = "off"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.outcomes import Reason
+from hicache_backends.testing.eviction import StubKeeper
 from hicache_storage.page_store import PageStore
 from hicache_storage.tally import HotPages, Tally
 from hicache_storage.tools.tool_store import open_tool_store
@@ -189,7 +190,7 @@ def test_a_process_that_is_ordered_to_read_claims_and_writes_nothing_until_that_
     claimed = claims(server)
     asked = total(store.metrics.tally.counters(), "op.nvme.claim")
     refused = write(store, hashes(4, "new"))
-    assert {(o.reason, o.detail) for o in refused} == {(Reason.SKIPPED, "mode is read")}
+    assert {(o.reason, o.detail) for o in refused} == {(Reason.MODE, "mode is read")}
     assert total(store.metrics.tally.counters(), "op.nvme.claim") == asked
     assert store.storage.stats()["pages"] == 0
     assert claims(server) == claimed
@@ -220,6 +221,24 @@ def test_a_limit_holds_within_a_heartbeat_and_lifted_gives_all_of_it_back(
     lift(server, b"x", uuid)
     eventually(lambda: all(write(store, pages)))
     assert store.exists(pages) == 40
+
+
+def test_refusals_by_quota_by_mode_and_for_want_of_space_are_counted_apart(
+    server: Server, open_store: Open
+) -> None:
+    full, limited, reading = open_store(pages=8), open_store(roots=("b",)), open_store(roots=("c",))
+    full.storage.set_keeper(StubKeeper(lambda entry: False))
+    write(full, hashes(8, "kept"))
+    assert {o.reason for o in write(full, hashes(8, "more"))} == {Reason.NO_SPACE}
+    order(server, b"x", {uuid: 3 * PAGE for uuid, _ in limited.storage.stores})
+    eventually(lambda: [o.ok for o in write(limited, hashes(4, "x"))] == [True] * 3 + [False])
+    before = total(limited.metrics.tally.counters(), "refused")
+    assert {o.reason for o in write(limited, hashes(5, "y"))} == {None, Reason.QUOTA}
+    assert total(limited.metrics.tally.counters(), "refused") == before + 2
+    reading.mode = "read"
+    assert {o.reason for o in write(reading, hashes(2, "z"))} == {Reason.MODE}
+    wanted = {"refused.no_space": 8, "refused.quota": before + 2, "refused.mode": 2}
+    eventually(lambda: figures.family(sums(server), "refused") == figures.family(wanted, "refused"))
 
 
 def test_a_limit_of_a_storage_on_several_drives_is_the_sum_of_theirs(

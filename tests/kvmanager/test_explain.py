@@ -149,7 +149,7 @@ def test_a_namespace_that_is_switched_off(driver: Driver, server: Server, cluste
     with server.client() as client:
         client.hset(b"n" + TAG, "mode", "off")
     (found,) = why(driver, pages)
-    assert (found.reason, len(found.copies)) == (Reason.SKIPPED, 1)
+    assert (found.reason, len(found.copies)) == (Reason.MODE, 1)
 
 
 def test_a_registry_that_is_being_told_again(

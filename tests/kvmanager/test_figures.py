@@ -176,19 +176,21 @@ def test_reports_by_way_of_the_service_are_the_same(server: Server, service: Ser
         assert found.gauges == GAUGES
 
 
-def test_the_service_takes_no_counter_that_it_does_not_know(
+def test_the_service_passes_over_counters_that_it_does_not_know_and_takes_the_others(
     server: Server, service: Service
 ) -> None:
     asked = {"namespace": namespace(), "process": "aa" * 16, "number": 1}
     with Cluster(service.url) as members:
         members.store().settled()
     assert post(service, "/v1/figures", {**asked, "counters": {"get.pages": 1}}) == (200, {})
-    for counters in ({"get.rows": 1}, {"get.pages": -1}, {"get.pages": 1.5}, {"": 1}):
+    for counters in ({"get.pages": -1}, {"get.pages": 1.5}, {"x" * 65: 1}):
         status, _ = post(service, "/v1/figures", {**asked, "number": 2, "counters": counters})
         assert status == 422
+    newer = {"refused.of_a_later_version": 3, "": 1, "get.pages": 2}
+    assert post(service, "/v1/figures", {**asked, "number": 2, "counters": newer}) == (200, {})
     with server.client() as client:
         (key,) = client.keys("t*")
-        assert client.hgetall(key) == {b"get.pages": b"1"}
+        assert client.hgetall(key) == {b"get.pages": b"3"}
 
 
 def test_nothing_stays_of_reports_about_a_namespace_that_nobody_registered(

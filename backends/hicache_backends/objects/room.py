@@ -13,7 +13,10 @@ from hicache_backends.storage import Keeper, PageEntry
 
 _STEP = 128
 _RESTRICT_MS = 2000.0
-_NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
+_REFUSED = {
+    "capacity": miss(Reason.NO_SPACE, "every page is in use by this call or kept for others"),
+    "quota": miss(Reason.QUOTA, "at the ordered limit, with pages in use or kept for others"),
+}
 
 
 class Room:
@@ -37,7 +40,7 @@ class Room:
             if put.deadline.passed or not self._turn_out(keep, excess, put.deadline, self._cause):
                 refused, put.rows = put.rows[-excess:], put.rows[:-excess]
                 for i in refused:
-                    put.outcomes[i] = TIMED_OUT if put.deadline.passed else _NO_SPACE
+                    put.outcomes[i] = TIMED_OUT if put.deadline.passed else _REFUSED[self._cause]
                 self._index.end_writing([put.digests[i] for i in refused])
                 return
 

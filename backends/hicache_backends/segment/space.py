@@ -23,10 +23,10 @@ class Space:
         self._evictor = evictor
         self._segment_bytes = segment_bytes
 
-    def take(self, digests: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """A slot for each page, on its home root if that has any. Fewer, the last pages without,
-        where the rest is in use, kept for others, beyond the limit, or not to be had by the
-        deadline. The slots belong to the caller."""
+    def take(self, digests: Sequence[bytes], deadline: Deadline) -> tuple[list[int], int]:
+        """A slot for each page, on its home root if that has any, and for how many the ordered
+        limit had room. Fewer, the last pages without, where the rest is in use, kept for others,
+        beyond the limit, or not to be had by the deadline. The slots belong to the caller."""
         digests = digests[: self._evictor.room_for(len(digests), deadline)]
         homes = [self._state.home(digest) for digest in digests]
         wanted = Counter(homes)
@@ -53,7 +53,7 @@ class Space:
             if not evicted and not kept:
                 break
         self._drop_dead(pools)
-        return _dealt(homes, pools)
+        return _dealt(homes, pools), len(digests)
 
     def _gulp(self) -> int:
         """Pages to evict at once where that gives no slots but room for a segment: a quarter of

@@ -26,9 +26,8 @@ _RECORD = struct.Struct("<16s16sQQIIII")
 _BEING_WRITTEN = miss(Reason.BEING_WRITTEN, "by another call on this store")
 _GIVEN_UP = miss(Reason.NO_SPACE, "its segment was given up meanwhile")
 _WIPE_MS = 2000.0
-_NO_SPACE = miss(
-    Reason.NO_SPACE, "full, or at its limit, with pages that are in use or kept for others"
-)
+_NO_SPACE = miss(Reason.NO_SPACE, "full of pages that are in use or kept for others")
+_OVER_QUOTA = miss(Reason.QUOTA, "at the ordered limit, with pages in use or kept for others")
 
 
 class Writing:
@@ -87,9 +86,10 @@ class Writing:
 
     def reserve(self, space: Space) -> None:
         """Find slots; pages at the end of the batch go without where there are too few."""
-        self._slots = space.take([self._digests[i] for i in self.rows], self._deadline)
-        for i in self.rows[len(self._slots) :]:
-            self.outcomes[i] = TIMED_OUT if self._deadline.passed else self._why_not()
+        self._slots, allowed = space.take([self._digests[i] for i in self.rows], self._deadline)
+        for n, i in enumerate(self.rows[len(self._slots) :], len(self._slots)):
+            why = self._why_not() if n < allowed else _OVER_QUOTA
+            self.outcomes[i] = TIMED_OUT if self._deadline.passed else why
         self._give_up(self.rows[len(self._slots) :])
         self.rows = self.rows[: len(self._slots)]
 

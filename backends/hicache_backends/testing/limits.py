@@ -55,7 +55,7 @@ class LimitTests(Suite):
         _restrict(storage, LIMIT * PAGE_BYTES)
         outcomes = put(storage, chain, parents=chain_parents(chain))
         assert [outcome.ok for outcome in outcomes] == [True] * LIMIT + [False] * 2 * LIMIT
-        assert {outcome.reason for outcome in outcomes[LIMIT:]} == {Reason.NO_SPACE}
+        assert {outcome.reason for outcome in outcomes[LIMIT:]} == {Reason.QUOTA}
         assert storage.contains(chain) == [outcome.ok for outcome in outcomes]
 
     def test_a_limit_takes_the_tails_of_chains_before_their_heads(
@@ -77,7 +77,7 @@ class LimitTests(Suite):
     ) -> None:
         pages = digests_of(*range(4))
         _restrict(storage, 0)
-        assert {o.reason for o in put(storage, pages)} == {Reason.NO_SPACE}
+        assert {o.reason for o in put(storage, pages)} == {Reason.QUOTA}
         _restrict(storage, None)
         assert all(put(storage, pages))
 

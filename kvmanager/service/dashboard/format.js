@@ -69,5 +69,10 @@ export function moment(seconds, spanSeconds) {
   return date.toLocaleTimeString("en-GB", shown);
 }
 
+const REASONS = {
+  no_space: "no space on the medium", quota: "quota of the tenant", mode: "mode: off or read",
+  io_error: "I/O error", skipped: "not tried", other_host: "on another host's disk",
+};
+
 // a reason or cause as words: never_written -> never written
-export const words = (name) => name.replaceAll("_", " ");
+export const words = (name) => REASONS[name] || name.replaceAll("_", " ");

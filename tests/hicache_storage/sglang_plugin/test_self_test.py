@@ -111,7 +111,7 @@ def test_a_working_store_passes_and_is_left_empty(bench: Bench) -> None:
     assert bench.run().startswith("self-test passed in "), "as often as a pool is registered"
 
 
-@pytest.mark.parametrize("reason", [Reason.NO_SPACE, Reason.TIMEOUT])
+@pytest.mark.parametrize("reason", [Reason.NO_SPACE, Reason.QUOTA, Reason.TIMEOUT])
 def test_a_store_that_takes_nothing_for_now_may_start(bench: Bench, reason: Reason) -> None:
     bench.storage.put_answer = miss(reason, "the disk is full")
     assert bench.run() == f"self-test stored nothing: {reason.value} the disk is full"
