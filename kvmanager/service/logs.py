@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from contextvars import ContextVar
 from datetime import datetime, timezone
 
+TRACE: ContextVar[str] = ContextVar("trace", default="")
+"""The id of the trace that the present request is part of; "" where there is none."""
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (UTC, ISO 8601), level, logger, message, what `extra` adds, and the traceback where
-    there is one; never a line end within."""
+    """Time (UTC, ISO 8601), level, logger, message, the trace's id where requests are traced, what
+    `extra` adds, and the traceback where there is one; never a line end within."""
 
     def format(self, record: logging.LogRecord) -> str:
         told = {
@@ -21,6 +24,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        trace = TRACE.get()
+        if trace:
+            told["trace_id"] = trace
         told |= {k: v for k, v in vars(record).items() if k not in {*_OF_EVERY_RECORD, *told}}
         if record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hicache_backends.errors import MissingExtra
 from hicache_backends.version import installed_version
+from kvmanager.service.logs import TRACE
 from kvmanager.service.routes import DATA_ROUTES
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Traced:
         with self._tracer.start_as_current_span(
             scope["method"], parent, SpanKind.SERVER, {"http.request.method": scope["method"]}
         ) as span:
+            TRACE.set(f"{span.get_span_context().trace_id:032x}")
 
             async def told(message: Message) -> None:
                 if message["type"] == "http.response.start":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,13 +20,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvmanager import keys
 from kvmanager.namespaces import id_of
 from kvmanager.service.access import Access, Grant, Role
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
+from kvmanager.service.logs import JsonFormatter
 from kvmanager.service.tracing import Traced, tenant_hash, wanted
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import REPOSITORY, Service
@@ -135,6 +138,29 @@ async def test_a_span_belongs_to_the_trace_of_its_caller(told: Told) -> None:
     assert span.parent is not None
     assert f"{span.context.trace_id:032x}" == trace
     assert f"{span.parent.span_id:016x}" == parent
+
+
+async def test_what_is_logged_about_a_request_names_its_trace() -> None:
+    lines: list[dict[str, Any]] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(JsonFormatter().format(record)))
+
+    log = logging.getLogger("tests.traced")
+    log.addHandler(Kept())
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        log.warning("within")
+        await asyncio.create_task(asyncio.to_thread(log.warning, "on behalf of it"))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    told = Told(app)
+    for _ in range(2):
+        await asyncio.create_task(told.ask("GET", "/healthz"))  # as a server does
+    log.warning("elsewhere")
+    ids = [f"{span.context.trace_id:032x}" for span in told.spans if span.context]
+    assert [line.get("trace_id") for line in lines] == [ids[0], ids[0], ids[1], ids[1], None]
 
 
 async def test_a_redis_that_is_down_is_an_error_of_the_span() -> None:
