@@ -62,6 +62,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def say(message: str) -> None:
+    """Something to know besides what was asked for, on standard error."""
+    typer.echo(f"kvmanager: {message}", err=True)
+
+
 def print_failure(message: str, remedy: str, *, as_json: bool) -> None:
     """Why a command could not do its work: on standard error, and for `--json` as JSON, too."""
     if as_json:

@@ -11,7 +11,7 @@ from hicache_backends.errors import RegistryRefused
 from kvmanager.cli.caller import Caller, asking, segment
 from kvmanager.cli.locate import Hashes, HashesFile, hashes_of
 from kvmanager.cli.options import HERE, AsJson, Endpoint, NamespaceId, TokenFile
-from kvmanager.cli.output import print_figures, print_json, print_table, printable
+from kvmanager.cli.output import print_figures, print_json, print_table, printable, say
 from kvmanager.cli.units import moment, seconds
 
 PAGES_AT_ONCE = 256
@@ -68,7 +68,7 @@ def pin(
             done += len(some)
             missing += _not_stored(service, namespace, some)
     if missing:
-        typer.echo(f"kvmanager: pinned, but not stored: {_names(missing)}", err=True)
+        say(f"pinned, but not stored: {_names(missing)}")
     figures = {"pins": count, "not_stored": missing if as_json else len(missing)}
     print_figures("", figures, as_json=as_json)
 

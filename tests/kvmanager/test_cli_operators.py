@@ -265,6 +265,36 @@ def test_a_tenants_settings_are_changed_one_by_one(ask: Ask, process: Process) -
     one_line(ask("tenants", "set", tenant, "--quota", "lots"), 2, "--quota")
 
 
+def test_a_tenant_that_is_not_there_is_said_and_kept(ask: Ask, process: Process) -> None:
+    yet = "kvmanager: no such tenant yet: nosuch; kept for when it comes\n"
+    for words in (
+        ("mode", "off", "--tenant", "nosuch"),
+        ("tenants", "set", "nosuch", "--quota", "1GiB"),
+    ):
+        said = ask(*words)
+        assert (said.status, said.err) == (0, yet)
+    known = ask("tenants", "show", "nosuch", "--json").document
+    assert (known["mode"], known["quota_bytes"]) == ("off", 1 << 30)
+    assert (ask("tenants", "reset", "nosuch").status, ask("tenants", "reset", "nosuch").err) == (
+        0,
+        "kvmanager: nothing was set for the tenant nosuch\n",
+    )
+    assert ask("mode", "read", "--tenant", NAMESPACE.tenant).err == ""
+    assert ask("tenants", "reset", NAMESPACE.tenant).err == ""
+
+
+def test_a_quota_that_takes_pages_away_is_warned_of(ask: Ask, process: Process) -> None:
+    tenant = NAMESPACE.tenant
+    assert ask("tenants", "set", tenant, "--quota", "1GiB").err == ""
+    said = ask("tenants", "set", tenant, "--quota", "8KiB")
+    one_line(said, 0, "24 KiB are in use, above the quota of 8 KiB")
+    for quota in ("1KiB", "0"):
+        said = ask("tenants", "set", tenant, "--quota", quota, "--json")
+        assert said.status == 0
+        assert re.search("keeps nothing, and a page has 4 KiB\n.*24 KiB are in use", said.err)
+        assert said.document["tenant"] == tenant
+
+
 def test_a_drain_waits_until_processes_write_no_more(ask: Ask, process: Process) -> None:
     own = process.member.process.hex()
     said = ask("drain", "--host", process.member.host, "--wait", "--timeout", "20", "--json")

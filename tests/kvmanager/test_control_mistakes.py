@@ -19,6 +19,7 @@ NAMESPACE = f"/v1/namespaces/{OURS}"
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
+        ("PUT", "/v1/tenants/default", {"quota": "1GiB"}),
         ("PATCH", NAMESPACE, {"modes": "off"}),
         ("PATCH", NAMESPACE, {"mode": "off", "ttl": 1}),
         ("PUT", f"{NAMESPACE}/pins", {"hashes": ["a"], "ttl_s": 60, "for_s": 60}),
@@ -34,8 +35,10 @@ def test_a_field_that_is_misspelt_is_refused(
 ) -> None:
     store = cluster.store()
     store.write(store.chain(digests(2)))
+    assert ask(service, "PUT", "/v1/tenants/default", {"quota_bytes": 1 << 40})[0] == 200
     status, said = ask(service, method, path.format(process=store.member.process.hex()), body)
     assert (status, said["error"]) == (422, "invalid"), said
+    assert got(service, "/v1/tenants/default")["quota_bytes"] == 1 << 40
     known = got(service, NAMESPACE)
     assert (known["mode"], known["ttl_ms"], known["pins"]) == (None, None, 0)
     status, said = ask(service, "GET", f"/v1/drain?process={store.member.process.hex()}")

@@ -21,6 +21,7 @@ from kvmanager.service.control.documents import (
     Cursor,
     Limit,
     Mode,
+    Order,
     Quota,
     TimeToLive,
     page,
@@ -34,7 +35,7 @@ MAX_AGE_S = 3.0
 Name = Annotated[str, Path(min_length=1, max_length=4096)]
 
 
-class TenantSettings(Document):
+class TenantSettings(Order):
     """What is set for a tenant; null: nothing. `quota_bytes`: of all its pages together; `ttl_ms`:
     pages that were not used for so long go; `mode`: what its processes may do."""
 
