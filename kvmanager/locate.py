@@ -12,6 +12,7 @@ eighth of the pages that were asked for may be overlooked.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,18 +20,22 @@ from dataclasses import dataclass, field
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryRefused
 from hicache_backends.native_calls import page_digests
+from kvmanager.connection import Pool
 from kvmanager.driver import Driver
-from kvmanager.flow import Flow, answer
+from kvmanager.flow import Flow, T, answer
 from kvmanager.model import MAX_PROBES
 from kvmanager.namespaces import NamespaceRecord, StoreRecord, describe, members
+from kvmanager.options import RegistryOptions
 from kvmanager.replies import EpochMoved, Forgotten, read_done
 from kvmanager.scripts import Call
+from kvmanager.shards import Finder, finder
 from kvmanager.wire import joined
 
 MAX_PAGES = 4096
 """Of one question."""
 FRESH_S = 1.0
 """So long it is believed which stores there are and which processes are alive."""
+RETRY_S = 0.5
 MAX_NAMESPACES = 1024
 """So many are remembered."""
 _MAX_MEDIA = 255
@@ -121,6 +126,12 @@ class Locator:
     servers = locator.locate(driver, [keys.tag(namespace.fingerprint)], hashes, deadline)
     """
 
+    @classmethod
+    def at(cls, endpoint: str, options: RegistryOptions | None = None) -> ConnectedLocator:
+        """One with connections of its own: to a Redis, to the master that Sentinels name, or to a
+        Cluster's (`shards.finder`). Connects nowhere yet. Raises ConfigError."""
+        return ConnectedLocator(cls(), finder(endpoint), options or RegistryOptions())
+
     def __init__(self, fresh_s: float = FRESH_S) -> None:
         self._fresh_s = fresh_s
         self._layouts: dict[bytes, tuple[float, Layout]] = {}
@@ -162,6 +173,74 @@ class Locator:
             self._layouts.clear()
         self._layouts[tag] = (now_s, layout)
         return layout
+
+
+class ConnectedLocator:
+    """A locator of a registry that it finds by itself, anew after each failure. Thread safe.
+
+    with Locator.at("redis-cluster://a:6379,b:6379") as locator:
+        servers = locator.locate([keys.tag(namespace.fingerprint)], hashes, deadline)
+    """
+
+    def __init__(self, locator: Locator, found_by: Finder, options: RegistryOptions) -> None:
+        self._locator = locator
+        self._finder = found_by
+        self._options = options
+        self._drivers: dict[bytes, Driver] = {}
+        self._retry_s: dict[bytes, float] = {}
+        self._lock = threading.Lock()
+
+    def locate(
+        self, tags: Sequence[bytes], hashes: Sequence[str], deadline: Deadline
+    ) -> list[ServerPrefix]:
+        """As `Locator.locate`. While the registry is down it is tried again twice a second, and
+        calls between that fail at once."""
+        found = [self._run(tag, self._locator.prefixes(tag, hashes), deadline) for tag in tags]
+        return merged([each for each in found if each is not None])
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            drivers, self._drivers = self._drivers, {}
+        for driver in drivers.values():
+            driver.pool.clear()
+
+    def __enter__(self) -> ConnectedLocator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, tag: bytes, flow: Flow[T], deadline: Deadline) -> T:
+        key = tag if self._finder.apart else b""
+        driver, lost = self._driver(key)
+        if driver.forked:
+            driver.check()
+        deadline = driver.limit(deadline)
+        connection = driver.connect(deadline, fresh=lost)
+        try:
+            found = driver.run_on(connection, flow, deadline)
+        finally:
+            driver.pool.give(connection)
+        driver.breaker.close()
+        return found
+
+    def _driver(self, key: bytes) -> tuple[Driver, bool]:
+        """That of the server with this key, and whether to look for the server. Raises
+        RegistryUnavailable while it is down and was tried just now."""
+        if key not in self._drivers and len(self._drivers) >= MAX_NAMESPACES:
+            self.close()
+        with self._lock:
+            driver, now_s = self._drivers.get(key), time.monotonic()
+            if driver is None:
+                pool = Pool(self._finder, self._options.connect_timeout_ms, key=key)
+                driver = self._drivers[key] = Driver(pool, self._options)
+            elif not driver.breaker.is_open:
+                return driver, False
+            elif now_s < self._retry_s[key]:
+                driver.check()
+            self._retry_s[key] = now_s + RETRY_S
+            return driver, True
 
 
 def merged(found: Sequence[Found]) -> list[ServerPrefix]:
