@@ -22,5 +22,7 @@ def read_secret(file: Path) -> str:
     """The one line of a file. Raises ConfigError."""
     try:
         return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} cannot be read: it is no text") from None

@@ -2,7 +2,7 @@
 
 Tokens are written one a line, in a file or an environment variable, as `ROLE TENANTS TOKEN`, or as
 `ROLE TENANTS sha256:HEX` so that what lies there opens nothing. Tenants are separated by commas; *
-is all of them. A line that begins with # is a remark.
+is all of them. A line that begins with # is a remark. The file is read again when it changes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import re
 import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,6 +26,10 @@ EVERY_TENANT = "*"
 MIN_TOKEN_CHARACTERS = 16
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 _FORM = "ROLE TENANTS TOKEN, or ROLE TENANTS sha256:HEX"
+LOOK_S = 1.0
+"""A file of tokens is looked at this often while requests come."""
+
+_log = logging.getLogger(__name__)
 
 
 class Role(str, Enum):
@@ -97,20 +103,42 @@ class Access:
         return found
 
 
+class FileAccess(Access):
+    """Tokens of a file, as it is now: a line that is added opens, one that is gone closes."""
+
+    def __init__(self, path: Path, others: Iterable[Grant] = ()) -> None:
+        """`others`: tokens from elsewhere. Raises ConfigError."""
+        self._path = path
+        self._others = tuple(others)
+        self._stamp = _stamp(path)
+        self._look_again_s = time.monotonic() + LOOK_S
+        super().__init__((*self._others, *_of_file(path)))
+
+    def grant(self, authorization: str, host: str) -> Grant:
+        """As `Access.grant`."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self._look_again_s = now_s + LOOK_S
+            if _stamp(self._path) != self._stamp:
+                self.read()
+        return super().grant(authorization, host)
+
+    def read(self) -> None:
+        """Read the file now. One that cannot be taken is logged, and changes nothing."""
+        self._stamp = _stamp(self._path)
+        try:
+            self._grants = (*self._others, *_of_file(self._path))
+        except ConfigError as error:
+            _log.error("the tokens stay as they were: %s", error)
+        else:
+            _log.info("read the tokens of %s again", self._path)
+
+
 def read_tokens(path: Path | None, text: str) -> Access:
     """The tokens of a file and of an environment variable's text. Raises ConfigError, which names
     the line and never the token."""
     grants = [*_parsed(text.replace(";", "\n"), "KVMANAGER_TOKENS")]
-    if path is not None:
-        try:
-            written = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the tokens cannot be read: {error}") from None
-        found = [*_parsed(written, str(path))]
-        if not found:
-            raise ConfigError(f"{path} holds no token; a line is {_FORM}")
-        grants += found
-    return Access(grants)
+    return Access(grants) if path is None else FileAccess(path, grants)
 
 
 def new_token() -> str:
@@ -142,6 +170,28 @@ def host_of(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] or header
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Changes with the file; () where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _of_file(path: Path) -> list[Grant]:
+    try:
+        written = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"the tokens cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the tokens cannot be read: {path} is no text") from None
+    found = [*_parsed(written, str(path))]
+    if not found:
+        raise ConfigError(f"{path} holds no token; a line is {_FORM}")
+    return found
 
 
 def _parsed(text: str, source: str) -> Iterable[Grant]:

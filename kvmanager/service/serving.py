@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ import uvicorn
 
 from hicache_backends.errors import ConfigError
 from kvmanager.embedded import EmbeddedValkey
-from kvmanager.service.access import Access, host_of, is_loopback
+from kvmanager.service.access import Access, FileAccess, host_of, is_loopback
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
 from kvmanager.service.loops.loop import USUAL, LoopOptions
@@ -69,6 +71,17 @@ class Certificate:
     chain: Path
     key: Path
 
+    def check(self) -> None:
+        """Raises ConfigError for files that make none."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.chain, self.key)
+        except OSError as error:  # SSLError is one
+            said = error.strerror if error.errno and error.strerror else str(error)
+            raise ConfigError(
+                f"--tls-cert {self.chain} and --tls-key {self.key} are no certificate (PEM) and "
+                f"its private key: {said}"
+            ) from None
+
 
 def serve(
     redis: str,
@@ -85,6 +98,8 @@ def serve(
     request. `loops`: None for a service that only answers. Raises ConfigError.
     """
     address.allowed_for(access)
+    if certificate is not None:
+        certificate.check()
     if redis != "embedded":
         _run(Backing(redis), address, access, certificate, spans, loops)
         return
@@ -132,15 +147,25 @@ def _run(
         )  # uvicorn has its own, and raises it again at the end
     gc.collect()
     gc.freeze()  # what the libraries made is never looked through again
-    _Server(config, app.end).run(sockets=[listener])
+    reread = access.read if isinstance(access, FileAccess) else None
+    _Server(config, app.end, reread).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
     """Waits for requests under way; those that have no end of their own are ended first."""
 
-    def __init__(self, config: uvicorn.Config, end: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, end: Callable[[], None], reread: Callable[[], None] | None
+    ) -> None:
+        """`reread`: called at SIGHUP, which ends a service that has nothing to read again."""
         super().__init__(config)
         self._end = end
+        self._reread = reread
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._reread:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread)
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end()
