@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from kvmanager.events import listen
 from kvmanager.flow import Flow
+from kvmanager.keys import FIRST_BUCKETS
 from kvmanager.namespaces import MediumRecord, StoreRecord, describe, members
 from kvmanager.replies import EpochMoved
-from kvmanager.walk import Walk
+from kvmanager.walk import STEP_BUCKETS, Walk
 
 STORE_BYTES = 16
+STEP_PAGES = 512
+"""Of a medium that has few; a millisecond of the server."""
+_SPARSE_BUCKETS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ class Snapshot:
             return None
         stores = yield from members(self._tag)
         self._walks = [
-            (medium.id, Walk(self._tag, record.epoch, medium.id)) for medium in record.media
+            (medium.id, Walk(self._tag, record.epoch, medium.id, _step_buckets(medium.pages)))
+            for medium in record.media
         ]
         return Heading(
             heard.last, record.namespace.fingerprint, record.epoch, record.media, tuple(stores)
@@ -78,3 +83,8 @@ class Snapshot:
             (digest, store if len(store) == STORE_BYTES else b"") for digest, store in pages
         )
         return Pages(medium, whole)
+
+
+def _step_buckets(pages: int) -> int:
+    """More buckets a step where they hold little, for the same time of the server."""
+    return min(_SPARSE_BUCKETS, max(STEP_BUCKETS, STEP_PAGES * FIRST_BUCKETS // (pages + 1)))

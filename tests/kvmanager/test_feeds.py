@@ -18,6 +18,7 @@ from kvmanager.service.backing import Backing
 from kvmanager.service.codec import Refusal
 from kvmanager.service.feeds import MAX_LISTENERS, Feeds
 from kvmanager.service.walks import Missed, Seat, Slow, Walks
+from kvmanager.snapshot import Snapshot
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.members import NAMESPACE, Cluster, digests
 from tests.kvmanager.servers import Server
@@ -101,6 +102,20 @@ async def test_all_who_wait_share_a_walk_and_who_comes_later_the_next(
     said = await asyncio.gather(*first, *later)
     assert {len(each) for each in said} == {len(one)}
     assert steps(server) - before <= 3.5 * each
+
+
+async def test_media_that_hold_little_are_read_in_few_steps(redis: Redis, server: Server) -> None:
+    with Cluster(server.url) as cluster:
+        for _ in range(20):
+            store = cluster.store(medium=os.urandom(16))
+            store.write(store.chain(digests(10)))
+        snapshot, found, steps = Snapshot(TAG), 0, 0
+        await redis.run(snapshot.begin(), TAG)
+        while not snapshot.done:
+            found += len((await redis.run(snapshot.step(), TAG)).pages)
+            steps += 1
+    assert found == PAGES + 20 * 10
+    assert steps <= 20 * 8 + 128
 
 
 async def test_the_server_rests_as_long_as_a_step_took(server: Server, redis: Redis) -> None:
