@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgpack
-
 from hicache_backends.errors import RegistryRefused
-from kvmanager import figures, namespaces, reports, resp
+from kvmanager import checks, figures, namespaces, reports, resp
+from kvmanager.checks import FsckResult
 from kvmanager.flow import Flow, answer
 from kvmanager.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.replies import read_done
@@ -17,7 +16,6 @@ from kvmanager.scripts import Call
 
 LOADED_TOKENS = "loaded.tokens"
 """A sum of our own beside those of `figures`: pages read, in tokens."""
-MAX_KINDS = 64
 ENOUGH_CLAIMS = 16_384
 """So many are counted of a namespace, and a few thousand more."""
 _MEDIA_A_CALL = 256
@@ -30,16 +28,6 @@ class ClaimCount:
     held: int = 0
     orphans: int = 0
     whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class FsckResult:
-    """What the last check of a namespace found, by kind. `time_s`: since 1970."""
-
-    time_s: float
-    clean: bool
-    found: Mapping[str, int]
-    repaired: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +55,7 @@ def look(record: NamespaceRecord) -> Flow[Look]:
     records = yield from reports.records(tag, processes)
     claims = yield from count_claims(record)
     kept = yield resp.command(b"GET", b"f" + tag)
-    return Look(record, sums, stores, records, claims, read_fsck(kept))
+    return Look(record, sums, stores, records, claims, checks.read(kept))
 
 
 def look_or_none(record: NamespaceRecord) -> Flow[Look | None]:
@@ -96,15 +84,3 @@ def count_claims(record: NamespaceRecord) -> Flow[ClaimCount]:
         held, orphans, whole = held + more_held, orphans + more_orphans, whole and bool(all_there)
         done += max(1, media)
     return ClaimCount(held, orphans, whole and done >= len(families))
-
-
-def read_fsck(kept: object) -> FsckResult | None:
-    """What is kept of a check; None for nothing, and for what can't be read."""
-    if not isinstance(kept, bytes):
-        return None
-    try:
-        raw = msgpack.unpackb(kept)
-        found = {str(kind): int(n) for kind, n in list(raw["found"].items())[:MAX_KINDS]}
-        return FsckResult(float(raw["time_s"]), bool(raw["clean"]), found, int(raw["repaired"]))
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
-        return None

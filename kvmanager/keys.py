@@ -18,7 +18,7 @@ of a namespace lie on one Cluster shard. `medium` is an 8-letter id made from th
     t{tag}                        hash: the sums of all reports (names as in `figures`)
     x{tag}                        hash: bytes that a store may keep, by store uuid
     y{tag}                        hash: pinned pages; digest, and when that ends (seconds of TIME)
-    f{tag}                        string: what the last fsck of the namespace found
+    f{tag}                        string: what checks found of the namespace, by medium
 
 `tenant` is made from a tenant's name as `tag` is from a fingerprint, in braces as well.
 

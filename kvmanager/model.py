@@ -36,6 +36,11 @@ class Member:
     rank: int = 0
 
 
+TOOL = "hicache-storage fsck"
+"""The `server` of a member that makes the pages of a store known that no process uses: it is none
+that operators start, lose or give orders to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """One entry a key: the location of the nearest copy (b"" if none) and why there is none."""

@@ -17,6 +17,7 @@ from hicache_backends.errors import RegistryRefused
 from hicache_backends.identity import Namespace
 from kvmanager import keys
 from kvmanager.flow import Flow, answer
+from kvmanager.model import TOOL
 from kvmanager.scripts import Call
 
 ID_BYTES = 9
@@ -97,6 +98,11 @@ class StoreRecord:
     rank: int = 0
     mode: str | None = None
     shared: bool = True
+
+    @property
+    def unattended(self) -> bool:
+        """Whether no process ever used it since a tool made its pages known."""
+        return self.server == TOOL
 
 
 def id_of(tag: bytes) -> str:

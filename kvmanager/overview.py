@@ -217,11 +217,13 @@ def _integrity(counted: Counted, looks: Sequence[Look]) -> m.Integrity:
             look.fsck.clean,
             dict(look.fsck.found),
             look.fsck.repaired,
+            look.fsck.media,
+            look.fsck.unseen,
         )
         for look in looks
         if look.fsck is not None
     ]
-    checks.sort(key=lambda check: (check.clean, -check.time_s))
+    checks.sort(key=lambda check: (check.clean, not check.unseen, -check.time_s))
     return m.Integrity(
         counted.own("integrity.checksum"),
         counted.own("integrity.stale"),

@@ -186,7 +186,8 @@ class Hottest:
 
 @dataclass(frozen=True, slots=True)
 class Fsck:
-    """What the last check of a namespace against its media found, by kind."""
+    """What the last checks of a namespace against its media found, by kind; of each medium the
+    last one. `time_s`: the oldest; `unseen` of its `media` were never looked at."""
 
     namespace: str
     tenant: str
@@ -195,6 +196,8 @@ class Fsck:
     clean: bool
     found: Counts
     repaired: int
+    media: int
+    unseen: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def worth(window: Mapping[str, int], ever: Mapping[str, int], looks: Sequence[Lo
 
 def liveness(looks: Sequence[Look], now_s: float) -> m.Liveness:
     """All processes, those in trouble first, those that went long ago last."""
-    processes = [_process(look, store) for look in looks for store in look.stores]
+    stores = [(look, store) for look in looks for store in look.stores if not store.unattended]
+    processes = [_process(look, store) for look, store in stores]
     processes.sort(key=lambda process: _place(process, now_s))
     living = [process for process in processes if process.alive]
     reported = [process for process in living if process.breaker is not None]

@@ -67,7 +67,8 @@ def of_namespace(record: NamespaceRecord) -> Flow[list[ProcessRecord]]:
     """Its processes, in the order of their uuids."""
     stores: defaultdict[bytes, list[StoreRecord]] = defaultdict(list)
     for store in (yield from namespaces.members(record.tag)):
-        stores[store.process].append(store)
+        if not store.unattended:
+            stores[store.process].append(store)
     processes = sorted(stores)
     told = yield from reports.records(record.tag, processes)
     modes = yield from _ordered(record.tag, processes)

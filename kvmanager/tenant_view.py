@@ -12,6 +12,7 @@ from kvmanager import figures
 from kvmanager import overview_model as m
 from kvmanager.census import Look
 from kvmanager.history import Sample, increase
+from kvmanager.namespaces import StoreRecord
 from kvmanager.popularity import Prefix
 
 
@@ -47,8 +48,12 @@ def sample_of(looks: Sequence[Look], sums: Mapping[str, int], time_s: float) -> 
         sums,
         sum(look.record.pages for look in looks),
         sum(look.record.bytes for look in looks),
-        len({store.process for look in looks for store in look.stores if store.alive}),
+        len({store.process for look in looks for store in look.stores if _is_process(store)}),
     )
+
+
+def _is_process(store: StoreRecord) -> bool:
+    return store.alive and not store.unattended
 
 
 def curve(views: Sequence[TenantView], now_s: float) -> list[m.Span]:

@@ -13,11 +13,9 @@ from hicache_backends.errors import RegistryRefused, RegistryUnavailable
 from hicache_backends.identity import Namespace
 from hicache_backends.storage import PageEntry
 from kvmanager.connect import connect_registry
-from kvmanager.model import Member, Orders, State
+from kvmanager.model import TOOL, Member, Orders, State
 from kvmanager.options import RegistryOptions
 
-SERVER = "hicache-storage fsck"
-"""As what the process that announces is registered, for as long as it does."""
 _PATIENCE_S = 30.0
 _POLL_S = 0.02
 
@@ -45,7 +43,7 @@ def announce(
     announcement as if there were no more of them, and is raised.
     """
     source = _Counted(pages)
-    member = Member(os.urandom(16), socket.gethostname(), SERVER, store, medium)
+    member = Member(os.urandom(16), socket.gethostname(), TOOL, store, medium)
     cleared = threading.Event()
 
     def obey(orders: Orders) -> None:

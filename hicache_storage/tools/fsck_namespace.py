@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
-
-import msgpack
 
 from hicache_backends.errors import StaleEpoch
 from hicache_storage.tools import fsck_kinds as kinds
@@ -16,8 +14,9 @@ from hicache_storage.tools.lying import NO_LOCATION, NO_STORE, Lying, LyingMediu
 from hicache_storage.tools.registry_access import RegistryAccess
 from hicache_storage.tools.registry_faults import Fault, faults, forgetting
 from hicache_storage.tools.registry_records import Records, read_records
-from kvmanager import audit, keys
+from kvmanager import audit, checks, keys
 from kvmanager.audit import Place
+from kvmanager.checks import RECORDS
 from kvmanager.namespaces import id_of
 
 _TRIES = 3
@@ -33,7 +32,6 @@ class NamespaceCheck:
         self, access: RegistryAccess, tag: bytes, media: Sequence[LyingMedium], say: Say
     ) -> None:
         self.tag = tag
-        self.found: list[Found] = []
         self.announced = 0
         self.records: Records | None = None
         self.pages: list[PageCheck] = []
@@ -41,6 +39,12 @@ class NamespaceCheck:
         self._media = media
         self._say = say
         self._faults: list[Fault] = []
+        self._noted: defaultdict[bytes, list[Found]] = defaultdict(list)  # by medium, or RECORDS
+
+    @property
+    def found(self) -> list[Found]:
+        """Everything that is wrong, or was."""
+        return [each for found in self._noted.values() for each in found]
 
     @property
     def is_doubtful(self) -> bool:
@@ -77,7 +81,7 @@ class NamespaceCheck:
             for command in fault.mend if mended else ():
                 shard = keys.TAGS if command[1] == keys.TAGS else self.tag
                 self._access.ask(partial(audit.ask, *command), shard)
-            self.found.append(Found(Trouble(fault.kind, fault.path, 1, fault.detail), mended))
+            self._note(fault.medium, Trouble(fault.kind, fault.path, 1, fault.detail), mended)
         if self._faults and repair:
             self.records = self._read()
         self._faults = []
@@ -120,7 +124,7 @@ class NamespaceCheck:
             if insisted:
                 path = f"{id_of(self.tag)} on {check.lying.name}: {insisted[0][0].hex()}"
                 why = "its process has made it known again"
-                self.found.append(Found(Trouble(kinds.STALE, path, len(insisted), why)))
+                self._note(check.place.medium, Trouble(kinds.STALE, path, len(insisted), why))
 
     def count(self, *, repair: bool) -> None:
         """Compare the numbers of pages with the entries, where they seem to differ and nothing
@@ -139,23 +143,29 @@ class NamespaceCheck:
                     self._access.ask(change, self.tag)
                 path = f"{id_of(self.tag)} on {check.lying.name}"
                 trouble = Trouble(kinds.COUNTS, path, 1, f"off by {-wrong:+,}")
-                self.found.append(Found(trouble, repair))
+                self._note(check.place.medium, trouble, repair)
 
     def keep_result(self) -> None:
-        """Have the registry keep what was found, for whoever looks at it later."""
-        if self.records is None or self.records.names.kind == "none":
+        """Have the registry keep what was found, for whoever looks at it later. What earlier checks
+        found on media that this one has not looked at stands."""
+        records = self.records
+        if records is None or records.names.kind == "none":
             return
+        now_s = records.names.now_s
+        looked = {check.place.medium for check in self.pages if not check.found.full}
+        parts = {m: self._part(m, now_s) for m in (RECORDS, *looked, *self._noted)}
+        self._access.ask(partial(checks.keep, self.tag, parts, records.media, now_s), self.tag)
+
+    def _part(self, medium: bytes, now_s: int) -> checks.Part:
+        found = self._noted.get(medium, [])
         counts: Counter[str] = Counter()
-        for each in self.found:
+        for each in found:
             counts[each.trouble.kind] += each.trouble.count
-        result = {
-            "time_s": self.records.names.now_s,
-            "clean": all(each.mended for each in self.found),
-            "found": dict(counts),
-            "repaired": sum(each.trouble.count for each in self.found if each.mended),
-        }
-        packed: bytes = msgpack.packb(result)
-        self._access.ask(partial(audit.ask, b"SET", b"f" + self.tag, packed), self.tag)
+        repaired = sum(each.trouble.count for each in found if each.mended)
+        return checks.Part(now_s, all(each.mended for each in found), counts, repaired)
+
+    def _note(self, medium: bytes, trouble: Trouble, mended: bool = False) -> None:
+        self._noted[medium].append(Found(trouble, mended))
 
     def _read(self) -> Records:
         listed = partial(audit.ask, b"SISMEMBER", keys.TAGS, self.tag)
@@ -195,11 +205,12 @@ class NamespaceCheck:
     def _settle_entries(self, check: PageCheck, path: str, *, repair: bool) -> None:
         found = check.found
         for kind, count, page, why in _stale(found):
-            self.found.append(Found(Trouble(kind, f"{path}: {page}", count, why), repair))
+            self._note(check.place.medium, Trouble(kind, f"{path}: {page}", count, why), repair)
         foreign = [each for bucket in found.foreign.values() for each in bucket]
         if foreign:
             detail = f"bucket {next(iter(found.foreign))}"
-            self.found.append(Found(Trouble(kinds.GARBAGE, path, len(foreign), detail), repair))
+            trouble = Trouble(kinds.GARBAGE, path, len(foreign), detail)
+            self._note(check.place.medium, trouble, repair)
         if repair:
             check.drop_stale()
             check.purge()
@@ -210,10 +221,10 @@ class NamespaceCheck:
         if missing:
             sent = check.publish_missing() if repair else 0
             self.announced += sent
-            self.found.append(Found(Trouble(kinds.MISSING, path, missing), repair))
+            self._note(check.place.medium, Trouble(kinds.MISSING, path, missing), repair)
         lost = check.call_owners() if repair else sum(found.short.values())
         if lost:
-            self.found.append(Found(Trouble(kinds.UNANNOUNCED, path, lost), repair))
+            self._note(check.place.medium, Trouble(kinds.UNANNOUNCED, path, lost), repair)
 
     def _settle_cleared(self, check: PageCheck, *, repair: bool) -> None:
         for store, user in check.lying.stores().items() if check.owners.void else ():
@@ -222,11 +233,7 @@ class NamespaceCheck:
                 for command in forgetting(self.tag, store) if repair and not why_kept else ():
                     self._access.ask(partial(audit.ask, *command), self.tag)
                 trouble = Trouble(kinds.CLEARED, check.lying.path(store), 1, why_kept)
-                self.found.append(Found(trouble, repair and not why_kept))
-
-    def _note(self, rows: Iterator[tuple[str, int, str, str]], path: str, repair: bool) -> None:
-        for kind, count, page, why in rows:
-            self.found.append(Found(Trouble(kind, f"{path}: {page}", count, why), repair))
+                self._note(check.place.medium, trouble, repair and not why_kept)
 
     def _miscount(self, check: PageCheck) -> int:
         """What is to be added to the number of pages. While stores change it, only a great

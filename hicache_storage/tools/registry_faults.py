@@ -35,12 +35,13 @@ _TOKEN_BYTES = 8
 
 class Fault(NamedTuple):
     """Something of one kind, the same as another one of equal `name`. `mend`: commands, each on one
-    key; none where only a person can tell."""
+    key; none where only a person can tell. `medium`: that has to be seen to find it (its id)."""
 
     kind: str
     path: str
     detail: str
     mend: tuple[tuple[bytes, ...], ...] = ()
+    medium: bytes = b""
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -137,7 +138,7 @@ def _of_unlisted_media(records: Records, left: Mapping[bytes, bytes]) -> Iterato
     more = {medium: uuid for medium, uuid in left.items() if medium not in known}
     if more and records.names.kind == "hash":
         path = f"{id_of(records.tag)} on {', '.join(uuid.hex() for uuid in more.values())}"
-        yield Fault(STRAY_MEDIA, path, "not listed", _with_media(records, more))
+        yield Fault(STRAY_MEDIA, path, "not listed", _with_media(records, more), min(more))
 
 
 def _of_media(records: Records, here: Mapping[bytes, bytes]) -> Iterator[Fault]:
@@ -184,10 +185,10 @@ def _of_stores(records: Records, here: Mapping[bytes, Mapping[bytes, str]]) -> I
         elif store in live:
             continue  # its next heartbeat writes the record anew
         elif said.medium in here and store not in at:
-            yield Fault(UNKNOWN_STORES, path, "", forgetting(tag, store))
+            yield Fault(UNKNOWN_STORES, path, "", forgetting(tag, store), said.medium)
         elif store in at and said.medium != at[store]:
             mend = ((b"HSET", b"s" + tag, store, _moved(packed, at[store])),)
-            yield Fault(STORE_RECORDS, path, "it is on another medium", mend)
+            yield Fault(STORE_RECORDS, path, "it is on another medium", mend, at[store])
     for store in records.sequences.items:
         if store not in records.stores.items:
             path = f"{id_of(tag)} store {store[:DIGEST_BYTES].hex()}"

@@ -22,9 +22,13 @@ from hicache_backends.segment.format import Location
 from hicache_backends.segment.owner import OwnerFile
 from hicache_storage.cli.app import run
 from hicache_storage.tools.media import read_medium
-from kvmanager import keys, reports
+from hicache_storage.tools.registry_access import RegistryAccess
+from kvmanager import census, checks, keys, namespaces, processes, reports
+from kvmanager.checks import FsckResult
 from kvmanager.connect import connect_registry
 from kvmanager.model import Member
+from kvmanager.options import RegistryOptions
+from kvmanager.overview_parts import liveness
 from tests.hicache_storage.page_process import (
     REGISTRY,
     SEGMENT_PAGES,
@@ -85,6 +89,13 @@ class Site:
     @property
     def medium(self) -> bytes:
         return keys.medium_id(bytes.fromhex(read_medium(self.root).medium))
+
+    def kept(self) -> FsckResult:
+        """What the registry keeps of checks."""
+        with self.server.client() as client:
+            found = checks.read(client.get(b"f" + TAG))
+        assert found is not None
+        return found
 
     def kill(self, process: PageProcess) -> None:
         """kill -9, and wait until the registry hears of it no more."""
@@ -184,6 +195,42 @@ def test_a_whole_store_that_was_deleted_under_its_process_is_found(site: Site) -
         eventually(lambda: live.state() == "up")
         assert site.fsck()["ok"]
         assert site.fresh_reader("live", 30) == list(range(30))
+
+
+def test_a_check_of_another_medium_does_not_hide_what_is_wrong(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Site(tmp_path / "other", site.server, capsys)
+    with site.process() as gone, other.process() as elsewhere:
+        gone.write("gone", 10)
+        elsewhere.write("elsewhere", 10)
+        site.kill(gone)
+        shutil.rmtree(site.store(gone.store))
+        assert site.counts() == {"entries_without_store": 10, "unknown_stores": 1}
+        assert (site.kept().clean, site.kept().unseen, site.kept().media) == (False, 1, 2)
+        assert other.counts() == {}
+        assert site.kept().found == {"entries_without_store": 10, "unknown_stores": 1}
+        assert (site.kept().clean, site.kept().unseen) == (False, 0)
+        site.repaired()
+        assert (site.kept().clean, site.kept().found) == (True, {})
+
+
+def test_what_fsck_makes_known_looks_like_no_process_that_was_lost(site: Site) -> None:
+    with site.process() as gone:
+        gone.write("gone", 10)
+        site.kill(gone)
+        with site.server.client() as client:
+            client.flushall()
+        assert site.repaired()["missing_pages"] == 10
+    with RegistryAccess(site.server.url, RegistryOptions()) as access:
+        record = access.ask(lambda: namespaces.describe(TAG), TAG)
+        assert record is not None
+        look = access.ask(lambda: census.look(record), TAG)
+        assert [store.store.hex() for store in look.stores] == [gone.store]
+        found = liveness([look], time.time())
+        assert (found.known, found.gone_lately, found.processes) == (0, 0, [])
+        assert access.ask(lambda: processes.of_namespace(record), TAG) == []
+    assert site.fresh_reader("gone", 10) == list(range(10))
 
 
 def test_a_store_without_a_process_that_was_deleted_leaves_no_record(site: Site) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from hicache_backends.identity import Namespace
 from kvmanager import keys
-from kvmanager.census import LOADED_TOKENS, ClaimCount, FsckResult, Look
+from kvmanager.census import LOADED_TOKENS, ClaimCount, Look
+from kvmanager.checks import FsckResult
 from kvmanager.history import Sample
 from kvmanager.namespaces import MediumRecord, NamespaceRecord, StoreRecord
 from kvmanager.overview import DAY_S, Asked, compose

@@ -14,6 +14,7 @@ from hicache_backends.storage import ROOT, PageEntry
 from kvmanager import (
     audit,
     census,
+    checks,
     events,
     explain,
     figures,
@@ -145,6 +146,9 @@ class Namespace:
         there = list(zip(PRESENT, self._run(audit.seen(place, PRESENT)), strict=True))
         assert self._run(audit.discard(place, there)) == MAX_KEYS
         self._run(audit.purge(place, 7))
+        part = checks.Part(0, clean=False, found=dict.fromkeys(map(str, range(40)), 7), repaired=0)
+        media = [b"m%07d" % n for n in range(checks.MAX_PARTS)]
+        self._run(checks.keep(self._tag, dict.fromkeys(media, part), media, 0))
 
     def _loops(self) -> None:
         tag, run = self._tag, self._run

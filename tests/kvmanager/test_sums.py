@@ -54,7 +54,7 @@ def _samples(seen: Seen, labels: dict[str, str]) -> dict[str, dict[tuple[str, ..
 
 def test_the_names_are_those_that_they_were() -> None:
     from kvmanager import figures
-    from kvmanager.census import FsckResult
+    from kvmanager.checks import FsckResult
 
     full = dict.fromkeys([*figures.names(), LOADED_TOKENS], 1)
     look = replace(_look("t"), sums=full, fsck=FsckResult(0, True, {}, 0))
