@@ -118,7 +118,7 @@ class Endpoint:
         """The error for one of redis-py's, or of the system, while connecting."""
         said = f"{self.shown}: {error}"
         if isinstance(error, redis.AuthenticationError):
-            return RegistryRefused(f"{said} (a user or password is missing or wrong)")
+            return RegistryRefused(f"{said} (a user or password is missing or wrong: {resp.FILES})")
         if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
             return RegistryUnavailable(said)
         return type(resp.error(str(error)))(said)

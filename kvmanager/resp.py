@@ -32,9 +32,12 @@ _UNAVAILABLE = {
     "NOREPLICAS": "the server takes no writes because it has too few replicas",
     "UNKILLABLE": "the server is busy with a script",
 }
+FILES = (
+    "its file is --redis-password-file of the service, global_kvmanager.password_file of a process"
+)
 _REFUSED = {
     "OOM": "the server is out of memory: raise maxmemory",
-    "NOAUTH": "the server wants a password: redis://:password@host",
+    "NOAUTH": f"the server wants a password: {FILES}",
     "WRONGPASS": "the user or password is wrong",
     "NOPERM": "the user has not the permission: it needs EVALSHA and the commands of the scripts",
     "MOVED": "the endpoint is one node of a Cluster; name it as redis-cluster://host:port",

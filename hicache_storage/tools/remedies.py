@@ -85,11 +85,28 @@ _REMEDIES: dict[type[HiCacheError], str] = {
 }
 
 
+_SERVICES_REDIS = (
+    "the service cannot use its own Redis: start that, or mend the service's --redis, "
+    "--redis-password-file or user there; its log has more"
+)
+_OF_SERVICES = {
+    "the service does not allow it": "give a token for the role node and this tenant: "
+    "global_kvmanager.token_file or KVMANAGER_TOKEN_FILE; `kvmanager token` makes one",
+    "the service cannot answer": _SERVICES_REDIS,
+    "(status 502)": _SERVICES_REDIS,
+}
+"""By words of errors about a registry over HTTP."""
+
+
 def remedy(error: HiCacheError) -> str:
     """What to do, "" where nothing general can be said."""
-    if isinstance(error, StorageError):
-        said = str(error)
-        for words, text in (*_OF_OBJECTS.items(), *_SYMPTOMS.items()):
-            if words in said:
-                return text
+    symptoms = {}
+    if isinstance(error, RegistryError):
+        symptoms = _OF_SERVICES
+    elif isinstance(error, StorageError):
+        symptoms = _OF_OBJECTS | _SYMPTOMS
+    said = str(error)
+    for words, text in symptoms.items():
+        if words in said:
+            return text
     return next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), "")

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from hicache_backends.errors import RegistryError
+from hicache_backends.errors import RegistryError, RegistryRefused
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import JSON, Refusal, encoded
@@ -101,11 +101,14 @@ def _add_health(app: FastAPI, backing: Backing) -> None:
         "/readyz",
         tags=["health"],
         summary="Whether requests can be answered",
-        responses={503: {"description": "Redis does not answer"}},
+        responses={503: {"description": "Redis does not answer, or refuses"}},
     )
     async def readyz(response: Response) -> dict[str, str]:
         try:
             await backing.ping()
+        except RegistryRefused:
+            response.status_code = 503
+            return {"status": "Redis refuses; the log of this service says why"}
         except RegistryError:
             response.status_code = 503
             return {"status": "Redis does not answer"}

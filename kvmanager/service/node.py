@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import RegistryError, RegistryUnavailable
+from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from kvmanager import policy, resp
 from kvmanager.aio_connection import AsyncPool
 from kvmanager.aio_driver import AsyncDriver
@@ -38,6 +37,7 @@ class Node:
             self._driver, AsyncPool(pool, connect_timeout_ms, keep=KEPT_CONNECTIONS)
         )
         self._told_of_policy = False
+        self._complaint = ""
 
     @property
     def down(self) -> bool:
@@ -53,19 +53,33 @@ class Node:
         return await self.run(_once(command), deadline)
 
     async def ping(self) -> None:
-        """Raises RegistryError if it does not answer."""
+        """Raises RegistryError if it does not answer, RegistryRefused if it lets nobody in."""
+        if self.down and self._complaint:
+            raise RegistryRefused(self._complaint)
         await self.ask(_PING, Deadline.after_ms(PATIENCE_MS))
 
     async def tend(self) -> None:
         """Notice that the server went before a request does, and that it answers again; warn of
         its settings, once."""
         if not self.down:
-            with suppress(RegistryError):  # the breaker is told
-                await self.ping()
+            await self._listen()
         elif await self._answers():
             self._driver.breaker.close()
             _log.info("Redis answers again: %s", self._driver.pool.shown)
         self._told_of_policy = self._told_of_policy or await self._tell_of_policy()
+
+    async def _listen(self) -> None:
+        """A refusal is logged once; one that opens the breaker was."""
+        try:
+            await self.ping()
+        except RegistryRefused as error:
+            if not self.down and str(error) != self._complaint:
+                _log.warning("Redis refuses: %s: %s", self._driver.pool.shown, error)
+            self._complaint = str(error)
+        except RegistryError:
+            pass
+        else:
+            self._complaint = ""
 
     async def close(self) -> None:
         """Close the idle connections, and the others when their calls end."""
@@ -90,7 +104,8 @@ class Node:
         deadline = Deadline.after_ms(PATIENCE_MS)
         try:
             connection = await self._io.pool.take(deadline)
-        except RegistryError:
+        except RegistryError as error:
+            self._complaint = str(error) if isinstance(error, RegistryRefused) else ""
             return False
         question = _CLUSTER_STATE if self._clustered else _PING
         try:
