@@ -50,6 +50,7 @@ class Sweep:
         self.counters = {"claims": 0, "stores": 0, "keys": 0, "pins": 0, "orders": 0}
         self.lease: Lease | None = None
         self.empty = False
+        self._over = False
         self._tag = tag
         self._lease_ms = lease_ms
         self._renew_s = 0.0
@@ -59,6 +60,8 @@ class Sweep:
 
     def step(self) -> Flow[bool]:
         """One step; whether there are more."""
+        if self._over:
+            return False
         try:
             if self.lease is not None and time.monotonic() > self._renew_s:
                 yield from self.lease.renew(self._lease_ms)
@@ -66,11 +69,10 @@ class Sweep:
             reply = yield from self._next
             self._next = self._work.send(reply)
         except StopIteration:
-            return False
+            self._over = True
         except LeaseLost:
-            self.lease, self.empty = None, False
-            return False
-        return True
+            self.lease, self.empty, self._over = None, False, True
+        return not self._over
 
     def _leased(self) -> None:
         self._renew_s = time.monotonic() + self._lease_ms / 3000
