@@ -29,7 +29,12 @@ def stats(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what processes counted since a namespace was first seen, the gone ones included."""
+    """Show what processes counted since a namespace was first seen, the gone ones included.
+
+    There of looked up: pages that were stored, of those that engines asked about. Hits of asked
+    for: pages that were read, of those that they wanted to read then. What is not there is seldom
+    asked for, so that the first is what the cache is worth.
+    """
     with asking(endpoint, token_file) as service:
         found = service.every("/v1/stats", "sums", by=by.value)
     if as_json:
@@ -38,26 +43,36 @@ def stats(
         rows = [(s["name"], name, n) for s in found for name, n in s["counters"].items()]
         print_table("", (by.value, "counter", "count"), rows)
     else:
-        columns = (by.value, "pages", "size", "asked for", "hit", "hit %", "read", "written")
-        print_table("", (*columns, "stored", "evicted", "missed because"), [_row(s) for s in found])
+        columns = (by.value, "pages", "size", "there of looked up", "hits of asked for")
+        more = ("read", "written", "stored", "refused", "evicted", "missed because")
+        print_table("", (*columns, *more), [_row(s) for s in found])
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:
     counts: dict[str, int] = each["counters"]
+    looked, there = counts.get("exists.pages", 0), counts.get("exists.found", 0)
     asked, hits = counts.get("get.pages", 0), counts.get("get.hits", 0)
-    evicted = sum(n for name, n in counts.items() if name.startswith("evicted."))
+    evicted, refused = _sum(counts, "evicted."), _sum(counts, "refused.")
     misses = {n: v for n, v in counts.items() if n.startswith("miss.")}
     reasons = sorted(misses, key=lambda name: -misses[name])
     return (
         each["name"],
         each["pages"],
         size(each["bytes"]),
-        asked,
-        hits,
-        100 * hits / asked if asked else None,
+        _part(there, looked),
+        _part(hits, asked),
         size(counts.get("get.bytes", 0)),
         size(counts.get("put.bytes", 0)),
         counts.get("put.stored", 0),
+        refused,
         evicted,
         [f"{name.removeprefix('miss.')} {misses[name]:,}" for name in reasons],
     )
+
+
+def _part(some: int, whole: int) -> str | None:
+    return f"{some:,} of {whole:,}: {100 * some / whole:.4g} %" if whole else None
+
+
+def _sum(counts: dict[str, int], prefix: str) -> int:
+    return sum(n for name, n in counts.items() if name.startswith(prefix))

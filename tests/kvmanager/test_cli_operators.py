@@ -345,6 +345,7 @@ def test_what_was_counted_is_told_by_tenant_and_by_namespace(
         reporter.beat()
         counts = {"get.pages": 8, "get.hits": 6, "get.bytes": 6 << 20, "put.stored": 3}
         counts |= {"miss.evicted": 2, "evicted.capacity": 4, "evicted.ttl": 1}
+        counts |= {"exists.pages": 40, "exists.found": 10, "refused.quota": 7, "refused.mode": 2}
         reporter.report(counts, pages=5, breaker="down")
     looks_again(service, reporter.namespace)
     namespace = id_of(reporter.tag)
@@ -352,7 +353,9 @@ def test_what_was_counted_is_told_by_tenant_and_by_namespace(
         (row,) = ask("stats", "--by", by, "--json").document
         assert (row["name"], row["counters"]) == (name, counts)
         table = ask("stats", "--by", by).out
-        assert re.search(rf"{name} .* 8 .* 6 .* 75 .* 6 MiB .* 3 .* 5 .*evicted 2", table)
+        assert re.search(
+            rf"{name} .* 10 of 40: 25 % .* 6 of 8: 75 % .* 6 MiB .* 3 .* 9 .* 5 .*evicted 2", table
+        )
     assert re.search(r"counting .*miss.evicted .* 2 ", ask("stats", "--counters").out)
     assert re.search(r" 5 .* 5 MiB .*down .*1\.0 ", ask("processes").out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from kvmanager import checks
 from kvmanager.reports import Hot
 from tests.conftest import need_program
 from tests.kvmanager.http_fixtures import server_binary
@@ -48,7 +50,9 @@ COUNTERS = {
     "miss.never_written": 40,
     "miss.evicted": 10,
     "absent.never_written": 7,
-    "refused.no_space": 5,
+    "refused.no_space": 3,
+    "refused.quota": 1,
+    "refused.mode": 1,
     "evicted.capacity": 20,
     "evicted.ttl": 3,
     "age.9": 11,
@@ -60,6 +64,12 @@ COUNTERS = {
     "prefetch.wasted": 5,
     "integrity.stale": 1,
 }
+
+
+CUT_OFF = """[...document.querySelectorAll("svg.chart text")].filter((text) => {
+  const [own, whole] = [text, text.ownerSVGElement].map((one) => one.getBoundingClientRect());
+  return own.left < whole.left || own.right > whole.right;
+}).map((text) => text.textContent)"""
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +148,16 @@ def test_every_question_is_answered_with_numerator_and_denominator(
         tiles = page.locator("#tiles")
         expect(tiles).to_contain_text("40.0 %", timeout=SOON_MS)
         expect(tiles).to_contain_text("4,000 of 10 k tokens")
-        expect(tiles).to_contain_text("250 of 300 pages asked for")
+        expect(tiles).to_contain_text("92.2 %83 of 90 looked up; 250 of 300 read")
         expect(tiles).to_contain_text("2 of 2")
         for panel in PANELS:
             assert page.locator(f"#{panel} .body").inner_text().strip()
         for panel, text in {
             "worth": "gained",
-            "misses": "There when asked about: 83 of 90",
+            "misses": "7 of 90 pages looked up were not there",
             "latency": "get · nvme",
             "bytes": "150 MiB",
-            "ages": "Half within",
+            "ages": "Median: 34.1 min to 1.14 h",
             "went": "expired: time to live",
             "prefetch": "75.0 % of 80 pages used",
             "processes": "1 hung",
@@ -173,6 +183,78 @@ def test_tenant_and_window_are_in_the_address(
         page.reload()
         expect(page.locator("#tenant")).to_have_value("blue")
         expect(page.locator("#window")).to_have_value("86400")
+
+
+def test_refusals_are_told_apart_and_say_what_they_are(
+    browser: Browser, service: Service, reporter: Reporter
+) -> None:
+    with _page(browser) as page:
+        _open(page, service, "?tenant=red")
+        for words in ("no space on the medium", "quota of the tenant", "mode: off or read"):
+            expect(page.locator("#went")).to_contain_text(words, timeout=SOON_MS)
+
+
+def test_a_tenant_that_nobody_knows_is_said_to_be_one(
+    browser: Browser, service: Service, reporter: Reporter
+) -> None:
+    with _page(browser) as page:
+        _open(page, service, "?tenant=nosuch")
+        stranger = page.locator("#stranger")
+        expect(stranger).to_contain_text("nosuch", timeout=SOON_MS)
+        expect(stranger).to_contain_text("Known: blue, red.")
+        expect(page.locator("#empty")).to_be_hidden()
+        _assert_accessible(page)
+        page.get_by_role("button", name="Show all tenants").click()
+        expect(page.locator("#tiles li")).to_have_count(6)
+        expect(stranger).to_be_hidden()
+        assert "nosuch" not in page.url
+
+
+def test_a_window_that_cannot_be_chosen_is_as_none(
+    browser: Browser, service: Service, reporter: Reporter
+) -> None:
+    with _page(browser) as page:
+        _open(page, service, "?window=banana")
+        expect(page.locator("#tiles li")).to_have_count(6, timeout=SOON_MS)
+        expect(page.locator("#window")).to_have_value("3600")
+
+
+def test_what_was_refused_is_not_asked_again(
+    browser: Browser, service: Service, reporter: Reporter
+) -> None:
+    with _page(browser, expected="422") as page:
+        _open(page, service, f"?tenant={'x' * 300}")
+        banner = page.locator("#banner")
+        expect(banner).to_contain_text("refused", timeout=SOON_MS)
+        expect(banner).not_to_contain_text("Asking again")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.clock.fast_forward(10 * POLL_MS)
+        assert asked == []
+
+
+def test_a_check_of_some_media_only_is_shown_as_such(
+    browser: Browser, shared_server: Server, service: Service, reporter: Reporter
+) -> None:
+    part = checks.Part(time.time(), clean=True, found={}, repaired=0)
+    with Redis(shared_server.url) as redis:
+        redis.run(checks.keep(reporter.tag, {b"here0000": part}, [b"here0000", b"there000"], 1.0))
+    with _page(browser) as page:
+        _open(page, service)
+        integrity = page.locator("#integrity")
+        expect(integrity).to_contain_text("partly checked", timeout=SOON_MS)
+        expect(integrity).to_contain_text("1 of 2 media never looked at")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_label_of_a_chart_is_cut_off(
+    browser: Browser, service: Service, reporter: Reporter, width: int
+) -> None:
+    with _page(browser, width) as page:
+        _open(page, service, "?tenant=red")
+        expect(page.locator("#bytes .chart")).to_be_visible(timeout=SOON_MS)
+        cut = page.evaluate(CUT_OFF)
+        assert cut == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -302,7 +384,7 @@ def test_figures_and_curves_come_without_a_reload(
     with _page(browser) as page:
         _open(page, service, "?tenant=red")
         tiles = page.locator("#tiles")
-        expect(tiles).to_contain_text("150 of 200 pages", timeout=SOON_MS)
+        expect(tiles).to_contain_text("150 of 200 read", timeout=SOON_MS)
         page.locator("#misses summary").click()
         page.locator("#misses summary").focus()
         expect(page.locator("#hottest")).to_contain_text("Qwen3-32B", timeout=SOON_MS)
@@ -310,5 +392,5 @@ def test_figures_and_curves_come_without_a_reload(
         expect(page.locator("#misses summary")).to_be_focused()
         expect(page.locator("#misses details")).to_have_attribute("open", "")
         reporter.report({"get.pages": 1000, "get.hits": 1000})
-        expect(tiles).to_contain_text("1,150 of 1,200 pages", timeout=SOON_MS)
+        expect(tiles).to_contain_text("1,150 of 1,200 read", timeout=SOON_MS)
         expect(page.locator("#hottest")).to_contain_text("6868")

@@ -11,9 +11,12 @@ const TOKEN = "kvmanager-token";
 const $ = (id) => document.getElementById(id);
 const state = { doc: null, paused: false, failing: null, timer: 0, asking: null, drawn: new Map() };
 
+// a window that cannot be chosen is as none
 function chosen() {
   const asked = new URLSearchParams(location.search);
-  return { tenant: asked.get("tenant") || "", window: asked.get("window") || "3600" };
+  const offered = [...$("window").options].map((option) => option.value);
+  const window = asked.get("window");
+  return { tenant: asked.get("tenant") || "", window: offered.includes(window) ? window : "3600" };
 }
 
 function choose(change) {
@@ -36,7 +39,8 @@ async function refresh() {
     if (asking === state.asking) failed("manager", String(error));
   } finally {
     clearTimeout(impatient);
-    if (asking === state.asking && !state.paused && !document.hidden) state.timer = setTimeout(refresh, EVERY_MS);
+    const wanted = !state.paused && !document.hidden && state.failing?.kind !== "refused";
+    if (asking === state.asking && wanted) state.timer = setTimeout(refresh, EVERY_MS);
   }
 }
 
@@ -61,13 +65,22 @@ function succeeded(doc) {
   $("banner").hidden = $("prompt").hidden = true;
   $("forget").hidden = !sessionStorage.getItem(TOKEN);
   const nobody = doc.namespaces === 0;
-  if (nobody) $("empty-code").textContent = example();
-  $("empty").hidden = !nobody;
+  const stranger = nobody && Boolean(doc.tenant);
+  if (stranger) unknownTenant(doc);
+  else if (nobody) $("empty-code").textContent = example();
+  $("stranger").hidden = !stranger;
+  $("empty").hidden = !nobody || stranger;
   $("content").hidden = nobody;
   $("content").classList.remove("old");
   offer(doc.tenants);
   if (!nobody) draw(doc);
   told();
+}
+
+function unknownTenant({ tenant, tenants }) {
+  $("stranger-name").textContent = tenant;
+  const first = tenants.slice(0, 20).join(", ");
+  $("stranger-others").textContent = tenants.length ? `Known: ${first}${tenants.length > 20 ? ", ..." : ""}.` : "None is known so far.";
 }
 
 function failed(kind, detail) {
@@ -81,7 +94,7 @@ function failed(kind, detail) {
     refused: ["The figures were refused", detail || "The service gave no reason."] }[kind];
   const banner = $("banner");
   banner.className = "banner bad";
-  banner.replaceChildren(el("h2", {}, shown[0]), el("p", {}, `${shown[1]} Asking again every ${EVERY_MS / 1000} s.`,
+  banner.replaceChildren(el("h2", {}, shown[0]), el("p", {}, kind === "refused" ? shown[1] : `${shown[1]} Asking again every ${EVERY_MS / 1000} s.`,
     state.doc ? ` What is shown is from ${clock(state.doc.read_s)}.` : ""));
   banner.hidden = false;
   $("prompt").hidden = true;
@@ -93,7 +106,7 @@ function failed(kind, detail) {
 function prompt(status, shown) {
   state.doc = null;
   sessionStorage.removeItem(TOKEN);
-  $("content").hidden = $("empty").hidden = $("banner").hidden = true;
+  $("content").hidden = $("empty").hidden = $("stranger").hidden = $("banner").hidden = true;
   $("forget").hidden = true;
   const error = !shown ? "" : status === 401 ? "This service does not know that token." : "That token is not for these figures: its role must be admin, and the tenant its own.";
   $("token-error").textContent = error;
@@ -173,7 +186,7 @@ function example() {
 function begin() {
   frames();
   $("window").value = chosen().window;
-  if (!$("window").value) $("window").value = "3600";
+  $("everybody").addEventListener("click", () => choose({ tenant: "" }));
   $("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value }));
   $("window").addEventListener("change", (event) => choose({ window: event.target.value }));
   $("pause").addEventListener("click", () => {

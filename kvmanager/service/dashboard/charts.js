@@ -4,7 +4,8 @@ import { el, svg } from "/dashboard/dom.js";
 import { moment } from "/dashboard/format.js";
 
 const HEIGHT = 190;
-const PAD = { left: 62, right: 12, top: 10, bottom: 24 };
+const PAD = { right: 12, top: 10, bottom: 24 };
+const LETTER = 6.6; // no letter of a tick is wider on average
 
 // parts: {name, value, text, color}; a bar of shares with its legend
 export function shares(label, parts) {
@@ -81,12 +82,14 @@ export function over(label, begin, times, series, options) {
   const high = nice(Math.max(...shown.flatMap((one) => one.values.filter((v) => v !== null)), 0),
     options.binary ? 1024 : 1000);
   const end = times.at(-1);
-  const x = (time) => PAD.left + ((time - begin) / Math.max(end - begin, 1e-9)) * (width - PAD.left - PAD.right);
+  const longest = Math.max(...[0, 0.5, 1].map((part) => format(high * part).length));
+  const edge = Math.ceil(16 + LETTER * longest);
+  const x = (time) => edge + ((time - begin) / Math.max(end - begin, 1e-9)) * (width - edge - PAD.right);
   const y = (value) => HEIGHT - PAD.bottom - (value / high) * (HEIGHT - PAD.top - PAD.bottom);
   const grid = [0, 0.5, 1].map((part) => [
-    svg("line", { x1: PAD.left, x2: width - PAD.right, y1: y(high * part), y2: y(high * part),
+    svg("line", { x1: edge, x2: width - PAD.right, y1: y(high * part), y2: y(high * part),
       class: part ? "grid" : "axis" }),
-    svg("text", { x: PAD.left - 8, y: y(high * part) + 4, class: "tick end" }, format(high * part)),
+    svg("text", { x: edge - 8, y: y(high * part) + 4, class: "tick end" }, format(high * part)),
   ]);
   const labels = width > 480 ? 5 : 3;
   const ticks = Array.from({ length: labels }, (_, n) => {
@@ -99,7 +102,7 @@ export function over(label, begin, times, series, options) {
   const picture = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img",
     "aria-label": label, height: HEIGHT }, grid, drawn, ticks);
   const readout = el("p", { class: "readout", "aria-hidden": "true" });
-  follow(picture, readout, { width, begin, end, times, series, format });
+  follow(picture, readout, { width, edge, begin, end, times, series, format });
   return [picture, readout];
 }
 
@@ -135,15 +138,15 @@ function stack(series) {
 }
 
 // the pointer reads the nearest interval
-function follow(picture, readout, { width, begin, end, times, series, format }) {
+function follow(picture, readout, { width, edge, begin, end, times, series, format }) {
   const mark = svg("line", { y1: PAD.top, y2: HEIGHT - PAD.bottom, class: "mark" });
   picture.addEventListener("pointermove", (event) => {
     const box = picture.getBoundingClientRect();
-    const part = (((event.clientX - box.left) / box.width) * width - PAD.left) / (width - PAD.left - PAD.right);
+    const part = (((event.clientX - box.left) / box.width) * width - edge) / (width - edge - PAD.right);
     const time = begin + Math.min(1, Math.max(0, part)) * (end - begin);
     const found = times.findIndex((one) => one >= time);
     const n = found < 0 ? times.length - 1 : found;
-    const at = PAD.left + ((times[n] - begin) / Math.max(end - begin, 1e-9)) * (width - PAD.left - PAD.right);
+    const at = edge + ((times[n] - begin) / Math.max(end - begin, 1e-9)) * (width - edge - PAD.right);
     fillMark(mark, at);
     picture.append(mark);
     readout.textContent = `${moment(times[n], end - begin)}  ` +

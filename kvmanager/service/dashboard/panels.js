@@ -25,10 +25,9 @@ export function tiles(doc) {
   return [
     tile("Prompt tokens from L3", share(served.l3, served.total),
       served.total === null ? "no engine tells" : `${count(served.l3)} of ${count(served.total)} tokens`),
-    tile("Pages found", share(pages.hits, pages.asked),
-      pages.asked === null ? "nothing reported yet" : `${count(pages.hits)} of ${count(pages.asked)} pages asked for`),
+    tile("Pages found", pages.looked_up ? share(pages.found, pages.looked_up) : share(pages.hits, pages.asked), foundDetail(pages)),
     tile("Compute time saved", duration(worth.saved_s),
-      worth.saved_s === null ? "prefill speed is not told" : `for ${duration(worth.load_s)} of loading`),
+      worth.saved_s === null ? (known(worth) ? "nothing was loaded" : "set sglang.prefill_tokens_per_s") : `for ${duration(worth.load_s)} of loading`),
     tile("Slowest reads, p99", slowest ? duration(slowest.p99_s) : "–",
       slowest ? `${slowest.kind}, ${count(slowest.late)} of ${count(slowest.calls)} late` : "no read in this window",
       slowest && slowest.late > slowest.calls / 100 ? "warn" : ""),
@@ -38,6 +37,23 @@ export function tiles(doc) {
         : liveness.gone_lately ? `${liveness.gone_lately} left or lost within the hour` : `${liveness.reported} report, none in trouble`,
       trouble ? "warn" : ""),
   ];
+}
+
+// engines ask whether pages are there, then for those that are: only the first tells of what is not
+function foundDetail({ asked, hits, looked_up, found }) {
+  if (asked === null) return "nothing reported yet";
+  const read = `${count(hits)} of ${count(asked)} read`;
+  return looked_up ? `${count(found)} of ${count(looked_up)} looked up; ${read}` : read;
+}
+
+// whether the speed of computing is known, as measured or as configured
+const known = (worth) => worth.saved_s !== null || worth.break_even_tokens !== null || worth.never || worth.prefill_tokens > 0;
+const UNTOLD = "no engine tells how fast it computes. SGLang's plugin does where it can measure it; else set sglang.prefill_tokens_per_s";
+
+function evenNote(worth) {
+  if (worth.never) return "loading a token takes longer than computing it: raise page size or bandwidth";
+  if (worth.break_even_tokens !== null) return "longer prefixes are loaded faster than they are computed";
+  return known(worth) ? "nothing was loaded in this window" : UNTOLD;
 }
 
 function tile(name, value, detail, state) {
@@ -83,11 +99,10 @@ function worthPanel(doc) {
   const net = worth.saved_s !== null && worth.load_s !== null ? worth.saved_s - worth.load_s : null;
   const even = worth.never ? "never" : worth.break_even_tokens === null ? "unknown" : `${count(worth.break_even_tokens)} tokens`;
   const facts = [
-    ["Saved", duration(worth.saved_s), `what computing ${count(worth.loaded_tokens)} loaded tokens would have taken`],
+    ["Saved", duration(worth.saved_s), worth.loaded_tokens === null ? "what computing the loaded tokens would have taken"
+      : `what computing ${count(worth.loaded_tokens)} loaded tokens would have taken`],
     ["Spent loading", duration(worth.load_s), "of all calls that read pages"],
-    ["Break-even length", even, worth.never
-      ? "loading a token takes longer than computing it: raise page size or bandwidth"
-      : "longer prefixes are loaded faster than they are computed"],
+    ["Break-even length", even, evenNote(worth)],
   ];
   const most = Math.max(worth.saved_s || 0, worth.load_s || 0);
   const balance = most > 0 && worth.saved_s !== null && bars([
@@ -96,7 +111,7 @@ function worthPanel(doc) {
   ], "ok");
   return {
     body: [
-      el("p", { class: "headline" }, net === null ? "Unknown: no engine tells its prefill speed"
+      el("p", { class: "headline" }, net === null ? (known(worth) ? "Nothing was loaded" : "Unknown without the prefill speed")
         : net >= 0 ? `${duration(net)} gained` : `${duration(-net)} lost`),
       balance,
       el("dl", { class: "facts" }, facts.map(([name, value, note]) =>
@@ -122,14 +137,16 @@ function missesPanel(doc) {
     ({ name: words(reason), value: n, text: `${count(n)} · ${share(n, sum(absent))}` }));
   return {
     body: [
-      el("p", { class: "headline" }, `${count(missed)} of ${count(asked)} pages`),
+      looked_up > 0 && [
+        el("p", { class: "headline" }, `${count(looked_up - found)} of ${count(looked_up)} pages looked up were not there`),
+        gone.length > 0 && [bars(gone, "muted"), el("p", { class: "note" }, `Why: a sample of ${count(sum(absent))}.`)]],
+      el("h3", {}, `Asked for and not read: ${count(missed)} of ${count(asked)} pages`),
       rows.length ? bars(rows, "main") : nothing("No page that was asked for was missed."),
-      el("h3", {}, `There when asked about: ${count(found)} of ${count(looked_up)}`),
-      gone.length > 0 && [bars(gone, "muted"), el("p", { class: "note" }, `Why others were not: a sample of ${count(sum(absent))}.`)],
     ],
-    table: table("Misses by reason", [{ title: "Reason" }, { title: "Pages", number: true }, { title: "Of pages asked for", number: true }],
-      [...Object.entries(misses).map(([reason, n]) => [words(reason), exact(n), share(n, asked)]),
-        ["read", exact(hits), share(hits, asked)]]),
+    table: table("Misses by reason", [{ title: "Pages" }, { title: "Number", number: true }, { title: "Of", number: true }, { title: "Share", number: true }],
+      [["looked up and there", exact(found), exact(looked_up), share(found, looked_up)],
+        ["asked for and read", exact(hits), exact(asked), share(hits, asked)],
+        ...Object.entries(misses).map(([reason, n]) => [`not read: ${words(reason)}`, exact(n), exact(asked), share(n, asked)])]),
   };
 }
 
@@ -204,6 +221,9 @@ function wentPanel(doc) {
   };
 }
 
+// ages are known by powers of two
+const between = (seconds) => (seconds <= 1 ? "less than 1 s" : `${duration(seconds / 2)} to ${duration(seconds)}`);
+
 function agesPanel(doc, width) {
   const { ages } = doc;
   if (!ages.pages) return { body: [nothing("Nothing was evicted in this window: the cache holds all that came.")] };
@@ -213,13 +233,13 @@ function agesPanel(doc, width) {
   const columns = Array.from({ length: last - first + 1 }, (_, n) => {
     const seconds = 2 ** (first + n);
     const value = counts.get(seconds) || 0;
-    return { name: duration(seconds), value, text: `${count(value)} pages younger than ${duration(seconds)}` };
+    return { name: duration(seconds), value, text: `${count(value)} pages, ${between(seconds)}` };
   });
   return {
     body: [
-      el("p", { class: "headline" }, `Half within ${duration(ages.p50_s)}`),
-      histogram(`Pages by age at eviction; half of ${count(ages.pages)} were unused for less than ${duration(ages.p50_s)}`, columns, "main", width),
-      el("p", { class: "note" }, "Time since last use when a page was evicted: about how long the cache remembers."),
+      el("p", { class: "headline" }, `Median: ${between(ages.p50_s)}`),
+      histogram(`Pages by age at eviction; the median of ${count(ages.pages)} is ${between(ages.p50_s)}`, columns, "main", width),
+      el("p", { class: "note" }, "Time since last use when a page was evicted: about how long the cache remembers. Ages are counted in steps that double."),
     ],
     table: table("Age at eviction", [{ title: "Unused for less than" }, { title: "Pages", number: true }, { title: "Share", number: true }],
       columns.map((one) => [one.name, exact(one.value), share(one.value, ages.pages)])),

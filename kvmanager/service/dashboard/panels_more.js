@@ -112,23 +112,30 @@ function hottestPanel(doc) {
   };
 }
 
+function verdict(one) {
+  const kinds = Object.entries(one.found).map(([kind, n]) => `${count(n)} ${words(kind)}`).join(", ");
+  if (!one.clean) return mark("bad", kinds || "not clean");
+  return one.unseen ? mark("warn", "partly checked:") : mark("ok", "clean");
+}
+
 function integrityPanel(doc) {
   const { integrity } = doc;
   const found = (n, text) => (n === null ? mark("warn", `unknown: ${text}`) : mark(n ? "bad" : "ok", `${count(n)} ${text}`));
   const checks = integrity.fsck.slice(0, MOST_ROWS).map((one) => [
-    one.model, one.tenant, one.clean ? mark("ok", "clean")
-      : mark("bad", Object.entries(one.found).map(([kind, n]) => `${count(n)} ${words(kind)}`).join(", ") || "not clean"),
+    one.model, one.tenant, [verdict(one), one.unseen > 0 && ` ${one.unseen} of ${one.media} media never looked at`],
     count(one.repaired), ago(Math.max(0, doc.as_of_s - one.time_s))]);
   const never = integrity.namespaces - integrity.checked;
+  const partly = integrity.fsck.filter((one) => one.unseen > 0).length;
   return {
     body: [
       el("ul", { class: "marks" },
         el("li", {}, found(integrity.checksum, "wrong checksums")),
         el("li", {}, found(integrity.stale, "stale locations")),
         el("li", {}, found(integrity.reported, "reported by others")),
-        el("li", {}, mark(never ? "warn" : "ok", `${integrity.checked} of ${integrity.namespaces} namespaces checked`))),
-      checks.length ? scroll("Last checks", table("Last fsck of each namespace",
-        [{ title: "Model" }, { title: "Tenant", wide: true }, { title: "Found" }, { title: "Repaired", number: true }, { title: "When", number: true }], checks))
+        el("li", {}, mark(never ? "warn" : "ok", `${integrity.checked} of ${integrity.namespaces} namespaces checked`)),
+        partly > 0 && el("li", {}, mark("warn", `${partly} of them in part`))),
+      checks.length ? scroll("Last checks", table("Last checks of each namespace",
+        [{ title: "Model" }, { title: "Tenant", wide: true }, { title: "Found" }, { title: "Repaired", number: true }, { title: "Oldest", number: true }], checks))
         : nothing("No namespace has been checked: kvmanager fsck compares the registry with the media."),
     ],
   };
