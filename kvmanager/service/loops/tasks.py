@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kvmanager.service.loops.history import Sampling
 from kvmanager.service.loops.looking import Looking
 from kvmanager.service.loops.loop import Loop, Task, Worker
+from kvmanager.service.loops.losses import Losing
 from kvmanager.service.loops.popularity import Ranking
 from kvmanager.service.loops.settling import Settling
 from kvmanager.service.loops.sweeping import Sweeping
@@ -17,6 +18,7 @@ MADE_BY: tuple[Callable[[Worker], Task], ...] = (
     Looking,
     Sampling,
     Ranking,
+    Losing,
 )
 """One line a task, so that what runs can be read here."""
 
