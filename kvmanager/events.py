@@ -3,8 +3,8 @@
 While somebody listens, the scripts that change something append what they did to e{tag}. Every call
 of `listen` keeps that up for `LEASE_S`; when nobody has called for longer, the next change ends it.
 An event's id is its sequence. Who has heard everything up to an event that is still in the stream
-has missed nothing; the stream is begun anew where something was not told, and trimmed to some 4,096
-events or 16 MiB, so that a listener whose last event is gone is told so (`lost`) and takes a
+has missed nothing; the stream is begun anew where something was not told, and trimmed to some
+16,384 events or 16 MiB, so that a listener whose last event is gone is told so (`lost`) and takes a
 snapshot.
 
 A snapshot is a walk over the pages (`kvmanager.walk`) that begins after a position in the stream;

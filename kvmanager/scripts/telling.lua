@@ -1,5 +1,5 @@
 -- Included before every script that changes something which listeners hear of.
--- The stream keeps some 4,096 events, fewer where they are large: about 16 MiB.
+-- The stream keeps some 16,384 events, fewer where they are large: about 16 MiB.
 -- Reads events_until of n{tag}; appends to e{tag} while that is in the future. Where it is past, or the
 -- stream takes nothing, deletes it: whoever listens next begins anew, since something was not told.
 
@@ -9,7 +9,7 @@ local function tell(names, heard, ...)
   if (tonumber(heard) or 0) > tonumber(redis.call('TIME')[1]) then
     local stream, bytes = 'e' .. string.sub(names, 2), 0
     for _, part in ipairs({...}) do bytes = bytes + #tostring(part) end
-    local most = math.floor(math.min(4096, 16777216 / bytes))
+    local most = math.floor(math.min(16384, 16777216 / bytes))
     if type(redis.pcall('XADD', stream, 'MAXLEN', '~', most, '*', ...)) == 'string' then return end
   end
   redis.call('HDEL', names, 'events_until')
