@@ -33,23 +33,35 @@ class Deployment:
         make_secrets(self.secrets)
         self.ports = {name: free_port() for name in ("valkey", *MANAGERS)}
         self._pages = directory / "pages"
+        self._registry = directory / "registry"
+        self._registry.mkdir()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = stack
         self.logs = directory
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
-        log = self._stack.enter_context((self.logs / name).open("wb"))
+        log = self._stack.enter_context((self.logs / name).open("ab"))
         process = subprocess.Popen(
             self._command(name), env=self._environment(name), stdout=log, stderr=log
         )
         self._stack.callback(process.wait, 30)
         self._stack.callback(process.terminate)
+        self.processes[name] = process
         return process
 
-    def get(self, name: str, path: str, token: str | None = None) -> tuple[int, bytes]:
+    def get(
+        self, name: str, path: str, token: str | None = None, put: object = None
+    ) -> tuple[int, bytes]:
         headers = {"authorization": f"Bearer {self._secret(token)}"} if token else {}
-        url = f"http://127.0.0.1:{self.ports[name]}{path}"
+        headers |= {"content-type": "application/json"} if put else {}
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{self.ports[name]}{path}",
+            json.dumps(put).encode() if put else None,
+            headers,
+            method="PUT" if put else "GET",
+        )
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            with urllib.request.urlopen(asked) as answer:  # noqa: S310 - http to this machine
                 return answer.status, answer.read()
         except urllib.error.HTTPError as refusal:
             return refusal.code, refusal.read()
@@ -93,6 +105,7 @@ class Deployment:
         word = word.replace("http://kvmanager:8080", both)
         word = word.replace("valkey:6379", f"127.0.0.1:{self.ports['valkey']}")
         word = word.replace("=/pages", f"={self._pages}")
+        word = str(self._registry) if word == "/data" else word
         return word.replace("/run/secrets/", f"{self.secrets}/")
 
     def _secret(self, name: str) -> str:
@@ -168,3 +181,18 @@ def test_the_logs_are_lines_of_json_without_a_secret(deployment: Deployment) -> 
         text = (deployment.logs / name).read_text()
         assert [json.loads(line)["level"] for line in text.splitlines()].count("error") == 0
         assert not any(secret in text for secret in secrets)
+
+
+def test_what_operators_set_outlives_valkey(deployment: Deployment) -> None:
+    path, token = "/v1/tenants/demo", "admin_token"
+    set_for = {"quota_bytes": 1 << 40, "ttl_ms": 86_400_000, "mode": "read_write"}
+    for name in MANAGERS:
+        until(lambda name=name: ready(deployment, name))  # type: ignore[misc]  # bound at once
+    assert deployment.get(MANAGERS[0], path, token, put=set_for)[0] == 200
+    deployment.processes["valkey"].kill()
+    deployment.processes["valkey"].wait(10)
+    deployment.start("valkey")
+    until(lambda: ready(deployment, MANAGERS[1]))
+    known = json.loads(deployment.get(MANAGERS[1], path, token)[1])
+    assert {name: known[name] for name in set_for} == set_for
+    assert "registry:/data" in services()["valkey"]["volumes"]
