@@ -130,7 +130,7 @@ class Driver:
         self.failures += 1
         if self.breaker.failed(reason, at_once=at_once):
             self.pool.clear()
-            _log.warning("the registry is down, going on without it: %s", reason)
+            _log.warning("the registry is down: %s", reason)
 
     def _exchange(
         self, connection: Channel, request: bytes | Probe, deadline: Deadline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from hicache_backends.errors import ConfigError
+from kvmanager import keys
+from kvmanager.namespaces import id_of
 from kvmanager.service import access as access_module
 from kvmanager.service.access import Access, Role, Unknown, new_token, read_tokens, token_line
 from kvmanager.service.serving import Certificate
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.http_service import Service
-from tests.kvmanager.members import eventually
+from tests.kvmanager.members import NAMESPACE, Cluster, digests, eventually
 from tests.kvmanager.servers import Server
 from tests.kvmanager.test_service_access import certificate
 
@@ -124,6 +127,30 @@ def test_a_service_takes_tokens_as_they_are_changed_and_at_sighup(
         assert status(NEW) == 200
         assert not [secret for secret in (OLD, NEW) if secret in log()]
         assert service.terminate() == 0
+    finally:
+        service.stop()
+
+
+def test_a_stream_of_events_ends_with_its_token(server: Server, file: Path) -> None:
+    service = Service(server.url, "--tokens", str(file)).start()
+    try:
+        with Cluster(server.url) as cluster:
+            store = cluster.store()
+            shown = {"authorization": f"Bearer {OLD}"}
+            connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+            path = f"/v1/events?namespace={id_of(keys.tag(NAMESPACE.fingerprint))}"
+            connection.request("GET", path, headers=shown)
+            stream = connection.getresponse()
+            assert stream.status == 200
+            while b"event: live" not in stream.readline():
+                pass
+            file.write_text(line(NEW))
+            eventually(lambda: service.get("/v1/namespaces", shown)[0] == 401)
+            pages = digests(1)
+            store.write(store.chain(pages))
+            rest = stream.read()  # it ends, and tells nothing more
+            assert pages[0].hex().encode() not in rest
+            connection.close()
     finally:
         service.stop()
 

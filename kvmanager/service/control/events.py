@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from kvmanager.events import is_sequence
 from kvmanager.flow import Flow, T
-from kvmanager.service.access import Role
+from kvmanager.service.access import Forbidden, Role
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, TIMEOUT_MS, Control
 from kvmanager.service.control.scope import found
@@ -89,14 +89,29 @@ def add(app: FastAPI, control: Control) -> None:
             raise Refusal(422, "invalid", "from: a sequence, such as 1700000000000-0, or snapshot")
         record = await found(control, grant, namespace)
         listens = feeds.feed(record.tag, grant.tenants)
-        return EventStream(listens, None if after == SNAPSHOT else after)
+
+        def allowed() -> bool:
+            try:
+                control.grant(request, LISTENERS).check_tenant(record.tenant)
+            except (Refusal, Forbidden):
+                return False
+            return True
+
+        return EventStream(listens, None if after == SNAPSHOT else after, allowed)
 
 
 class EventStream(Response):
-    """Sends what a listener hears until it goes, the service ends, or it does not read."""
+    """Sends what a listener hears until it goes, the service ends, it does not read, or its token
+    is taken back."""
 
-    def __init__(self, listens: AbstractContextManager[Feed], after: str | None) -> None:
+    def __init__(
+        self,
+        listens: AbstractContextManager[Feed],
+        after: str | None,
+        allowed: Callable[[], bool],
+    ) -> None:
         super().__init__()
+        self._allowed = allowed
         self._listens = listens
         self._after = after
 
@@ -113,7 +128,7 @@ class EventStream(Response):
     async def _tell(self, listener: Listener, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         try:
-            while part := await listener.next():
+            while (part := await listener.next()) and self._allowed():
                 await asyncio.wait_for(_sent(send, part, more=True), SEND_S)
             await asyncio.wait_for(_sent(send, b"", more=False), SEND_S)
         except (Slow, asyncio.TimeoutError):
