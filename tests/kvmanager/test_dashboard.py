@@ -71,6 +71,9 @@ CUT_OFF = """[...document.querySelectorAll("svg.chart text")].filter((text) => {
   return own.left < whole.left || own.right > whole.right;
 }).map((text) => text.textContent)"""
 
+HIDDEN_PX = """(where) => Math.max(0, ...[...document.querySelectorAll(where)]
+  .map((one) => one.scrollWidth - one.clientWidth))"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -94,7 +97,7 @@ def reporter(shared_server: Server) -> Iterator[Reporter]:
     with shared_server.client() as client:
         client.flushall()
     with Redis(shared_server.url) as redis:
-        made = Reporter(redis, tenant="red", model="Qwen3-32B", host="gpu-a")
+        made = Reporter(redis, tenant="red", model="Qwen3-32B", host="gpu-a-0123")
         made.beat()
         hot = (Hot(b"h" * 16, 9, 5),)
         made.report(COUNTERS | latencies("nvme", "get", 50, 500), pages=60, hot=hot)
@@ -179,7 +182,7 @@ def test_tenant_and_window_are_in_the_address(
         page.locator("#window").select_option("86400")
         assert page.url.endswith("?tenant=blue&window=86400")
         expect(page.locator("#processes")).to_contain_text("gpu-b")
-        expect(page.locator("#processes")).not_to_contain_text("gpu-a")
+        expect(page.locator("#processes")).not_to_contain_text("gpu-a-0123")
         page.reload()
         expect(page.locator("#tenant")).to_have_value("blue")
         expect(page.locator("#window")).to_have_value("86400")
@@ -253,8 +256,15 @@ def test_no_label_of_a_chart_is_cut_off(
     with _page(browser, width) as page:
         _open(page, service, "?tenant=red")
         expect(page.locator("#bytes .chart")).to_be_visible(timeout=SOON_MS)
-        cut = page.evaluate(CUT_OFF)
-        assert cut == []
+        assert page.evaluate(CUT_OFF) == []
+
+
+def test_tables_fit_a_narrow_screen(browser: Browser, service: Service, reporter: Reporter) -> None:
+    with _page(browser, 390) as page:
+        _open(page, service, "?tenant=red")
+        expect(page.locator("#processes table").first).to_be_visible(timeout=SOON_MS)
+        for panel in ("processes", "space", "latency", "integrity", "hottest"):
+            assert page.evaluate(HIDDEN_PX, f"#{panel} .body .scroll") == 0, panel
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -21,10 +21,10 @@ export const el = (name, attributes, ...children) =>
 export const svg = (name, attributes, ...children) =>
   fill(document.createElementNS(SVG, name), attributes, children);
 
-// columns: {title, number?, wide?}; a cell is text, an element, or null for what is unknown
+// columns: {title, number?, wide?, wraps?}; a cell is text, an element, or null for what is unknown
 export function table(caption, columns, rows) {
   const shape = (column) =>
-    [column.number && "number", column.wide && "wide-only"].filter(Boolean).join(" ") || undefined;
+    [column.number && "number", column.wide && "wide-only", column.wraps && "wraps"].filter(Boolean).join(" ") || undefined;
   const head = columns.map((column) =>
     el("th", { scope: "col", class: shape(column) }, column.title));
   const body = rows.map((row) => el("tr", {}, row.map((cell, n) =>

@@ -67,6 +67,7 @@ function spaceDetail(space) {
   if (!limited.length) return "no quota is set";
   const first = limited.reduce((a, b) => ((b.days_to_full ?? Infinity) < (a.days_to_full ?? Infinity) ? b : a));
   if (first.days_to_full === null) return `${limited.length} of ${space.length} tenants with a quota`;
+  if (first.days_to_full === 0) return `${first.tenant} is full`;
   return `${first.tenant} is full in ${duration(first.days_to_full * 86400)}`;
 }
 
@@ -139,7 +140,8 @@ function missesPanel(doc) {
     body: [
       looked_up > 0 && [
         el("p", { class: "headline" }, `${count(looked_up - found)} of ${count(looked_up)} pages looked up were not there`),
-        gone.length > 0 && [bars(gone, "muted"), el("p", { class: "note" }, `Why: a sample of ${count(sum(absent))}.`)]],
+        gone.length > 0 && bars(gone, "muted"),
+        sum(absent) < looked_up - found && el("p", { class: "note" }, `Why is known of ${count(sum(absent))} of them.`)],
       el("h3", {}, `Asked for and not read: ${count(missed)} of ${count(asked)} pages`),
       rows.length ? bars(rows, "main") : nothing("No page that was asked for was missed."),
     ],

@@ -135,7 +135,7 @@ function integrityPanel(doc) {
         el("li", {}, mark(never ? "warn" : "ok", `${integrity.checked} of ${integrity.namespaces} namespaces checked`)),
         partly > 0 && el("li", {}, mark("warn", `${partly} of them in part`))),
       checks.length ? scroll("Last checks", table("Last checks of each namespace",
-        [{ title: "Model" }, { title: "Tenant", wide: true }, { title: "Found" }, { title: "Repaired", number: true }, { title: "Oldest", number: true }], checks))
+        [{ title: "Model" }, { title: "Tenant", wide: true }, { title: "Found", wraps: true }, { title: "Repaired", number: true }, { title: "Oldest", number: true }], checks))
         : nothing("No namespace has been checked: kvmanager fsck compares the registry with the media."),
     ],
   };
