@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hicache_backends.fsspec_files import WRITING
 from hicache_storage.cli.app import run
 from hicache_storage.config import load_config
 from hicache_storage.tools import objects
@@ -58,7 +59,7 @@ def test_objects_are_checked_and_only_the_mediums_name_stays(
     assert lines[2].startswith("self-test passed: set, exists, get of a page of 64 KiB")
     assert lines[3] == "HiCache initialized"
     if kind == "file":
-        assert [path.name for path in (tmp_path / "kv").rglob("*")] == [".medium"]
+        assert {path.name for path in (tmp_path / "kv").rglob("*")} == {".medium", WRITING}
     assert run(["inspect", "--config", file, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["namespaces"], report["foreign"]) == ([], [])
