@@ -8,8 +8,8 @@ from kvmanager.aio_connection import AsyncChannel, AsyncChannelPool, AsyncPool
 from kvmanager.connection import Pool
 from kvmanager.driver import Driver
 from kvmanager.flow import Flow, T
-from kvmanager.http_aio import AsyncHttpPool
-from kvmanager.http_connection import HttpPool
+from kvmanager.http.aio import AsyncHttpPool
+from kvmanager.http.connection import HttpPool
 from kvmanager.probe import Probe
 from kvmanager.resp import Reply
 

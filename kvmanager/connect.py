@@ -11,9 +11,9 @@ from hicache_backends.identity import Namespace
 from kvmanager import keys
 from kvmanager.connection import Pool
 from kvmanager.embedded import EmbeddedValkey
-from kvmanager.http_connection import HttpPool
-from kvmanager.http_endpoint import SCHEMES, HttpEndpoint
-from kvmanager.http_wire import HttpWire
+from kvmanager.http.connection import HttpPool
+from kvmanager.http.endpoint import SCHEMES, HttpEndpoint
+from kvmanager.http.wire import HttpWire
 from kvmanager.model import EntrySource, Member
 from kvmanager.options import RegistryOptions
 from kvmanager.session import RedisRegistry

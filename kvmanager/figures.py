@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from hicache_backends.outcomes import Reason
-from kvmanager import namespaces
+from kvmanager.control import namespaces
 from kvmanager.flow import Flow, answer
 from kvmanager.scripts import Call
 

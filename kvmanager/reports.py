@@ -8,7 +8,8 @@ from typing import Any
 
 import msgpack
 
-from kvmanager import figures, namespaces
+from kvmanager import figures
+from kvmanager.control import namespaces
 from kvmanager.flow import Flow, answer
 from kvmanager.scripts import Call
 

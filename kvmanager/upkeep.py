@@ -12,13 +12,13 @@ from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnav
 from hicache_backends.storage import PageEntry
 from kvmanager import keys, policy, resp
 from kvmanager.connection import Channel
+from kvmanager.control.sweep import Sweep
 from kvmanager.core import SessionCore
 from kvmanager.driver import Driver
 from kvmanager.flow import Flow, T, answer
 from kvmanager.model import Orders
 from kvmanager.recovery import Recovery
 from kvmanager.reports import EVERY_S, Report, Reporter, Totals
-from kvmanager.sweep import Sweep
 
 MAX_BAD = 1024
 """Reports of bad pages kept for an owner that does not obey."""

@@ -204,7 +204,8 @@ class _Run:
     def _known(self, access: RegistryAccess | None) -> Known:
         """Who knows the namespace of a fingerprint, whose readable form is lost: the configuration
         or the registry."""
-        from kvmanager import keys, namespaces
+        from kvmanager import keys
+        from kvmanager.control import namespaces
 
         def known(fingerprint: str) -> Namespace | None:
             own = self._config.own_namespace() if self._config else None

@@ -14,10 +14,11 @@ from hicache_storage.tools.lying import NO_LOCATION, NO_STORE, Lying, LyingMediu
 from hicache_storage.tools.registry_access import RegistryAccess
 from hicache_storage.tools.registry_faults import Fault, faults, forgetting
 from hicache_storage.tools.registry_records import Records, read_records
-from kvmanager import audit, checks, keys
-from kvmanager.audit import Place
-from kvmanager.checks import RECORDS
-from kvmanager.namespaces import id_of
+from kvmanager import keys
+from kvmanager.control import audit, checks
+from kvmanager.control.audit import Place
+from kvmanager.control.checks import RECORDS
+from kvmanager.control.namespaces import id_of
 
 _TRIES = 3
 _MANY = 1000

@@ -16,11 +16,11 @@ from hicache_backends.storage import PageEntry
 from hicache_storage.tools.announce import announce
 from hicache_storage.tools.lying import Entry, Lying
 from hicache_storage.tools.registry_access import RegistryAccess
-from kvmanager import audit
-from kvmanager.audit import Place
+from kvmanager.control import audit
+from kvmanager.control.audit import Place
+from kvmanager.control.walk import Batch, Foreign, Walk
 from kvmanager.flow import Flow, T
 from kvmanager.replies import Forgotten
-from kvmanager.walk import Batch, Foreign, Walk
 
 ROUND_PAGES = 1 << 16
 """Entries that are compared at once: each segment's records are read once for all of them."""

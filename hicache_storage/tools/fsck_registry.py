@@ -19,7 +19,8 @@ from hicache_storage.tools.fsck_namespace import NamespaceCheck
 from hicache_storage.tools.fsck_pages import Say
 from hicache_storage.tools.lying import LyingMedium
 from hicache_storage.tools.registry_access import RegistryAccess
-from kvmanager import audit, keys
+from kvmanager import keys
+from kvmanager.control import audit
 
 _MAX_NAMESPACES = 1 << 16
 _BEATS = 3  # an owner hears at the next, looks into its pages, and tells at the one after

@@ -27,11 +27,11 @@ from hicache_storage.tools.registry_bench_store import (
 from kvmanager import keys
 from kvmanager.connect import connect_registry
 from kvmanager.connection import Pool
+from kvmanager.control.locate import Locator
+from kvmanager.control.namespaces import id_of
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.locate import Locator
 from kvmanager.model import Member
-from kvmanager.namespaces import id_of
 from kvmanager.options import RegistryOptions
 
 PAGES = 247

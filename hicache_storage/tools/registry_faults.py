@@ -27,7 +27,7 @@ from hicache_storage.tools.fsck_kinds import (
 from hicache_storage.tools.lying import Lying
 from hicache_storage.tools.registry_records import Records, ids_of, uuid_of, whole
 from kvmanager import keys
-from kvmanager.namespaces import id_of
+from kvmanager.control.namespaces import id_of
 
 _LONGEST_CLAIM_S = 3600
 _TOKEN_BYTES = 8

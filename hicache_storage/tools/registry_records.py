@@ -10,7 +10,8 @@ import msgpack
 
 from hicache_backends.identity import Namespace
 from hicache_storage.tools.registry_access import RegistryAccess
-from kvmanager import audit, keys, reports
+from kvmanager import keys, reports
+from kvmanager.control import audit
 
 MAX_ITEMS = 1 << 16
 """Of one key; what is beyond is not looked at."""

@@ -6,7 +6,7 @@ import http.client
 from collections.abc import Iterator
 
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager.http_endpoint import Address, HttpEndpoint
+from kvmanager.http.endpoint import Address, HttpEndpoint
 
 _REPEATABLE = ("GET", "PUT", "DELETE")
 _ELSEWHERE = (500, 502, 503, 504)

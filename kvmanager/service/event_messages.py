@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kvmanager.events import Event
-from kvmanager.snapshot import Heading, Pages
+from kvmanager.control.events import Event
+from kvmanager.control.snapshot import Heading, Pages
 
 STILL_THERE = b": still there\n\n"
 

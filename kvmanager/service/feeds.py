@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from hicache_backends.errors import RegistryError
-from kvmanager.events import Event, Heard, listen
+from kvmanager.control.events import Event, Heard, listen
 from kvmanager.service.codec import Refusal
 from kvmanager.service.event_messages import of_event
 from kvmanager.service.walks import RETRY_S, Run, Walks

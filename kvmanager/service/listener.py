@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from hicache_backends.errors import RegistryError
-from kvmanager.events import listen, order
+from kvmanager.control.events import listen, order
 from kvmanager.service.event_messages import STILL_THERE, message, of_event
 from kvmanager.service.feeds import Feed
 from kvmanager.service.walks import MAX_PART_BYTES, RETRY_S, Missed, Seat, Slow

@@ -15,11 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from kvmanager import figures
-from kvmanager.census import LOADED_TOKENS, Look
-from kvmanager.overview_parts import liveness
-from kvmanager.quotas import tenants_orphan_bytes
+from kvmanager.control.census import LOADED_TOKENS, Look
+from kvmanager.control.overview_parts import liveness
+from kvmanager.control.quotas import tenants_orphan_bytes
+from kvmanager.control.tenant_view import sums_of
 from kvmanager.service.control.census import Seen
-from kvmanager.tenant_view import sums_of
 
 MAX_TENANTS = 64
 OTHER = "other"

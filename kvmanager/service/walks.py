@@ -15,10 +15,10 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from hicache_backends.errors import RegistryError
+from kvmanager.control.snapshot import Snapshot
 from kvmanager.flow import Flow, T
 from kvmanager.replies import Forgotten
 from kvmanager.service.event_messages import of_heading, of_pages
-from kvmanager.snapshot import Snapshot
 
 RETRY_S = 1.0
 """While Redis does not answer, or does not know the namespace."""

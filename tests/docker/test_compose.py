@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hicache_storage.config import load_config
-from kvmanager.http_endpoint import TOKEN, TOKEN_FILE
+from kvmanager.http.endpoint import TOKEN, TOKEN_FILE
 from kvmanager.service.access import read_tokens
 from tests.docker.files import DOCKER, REPOSITORY, compose, services, stages, understood, variables
 

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 
 from hicache_storage.config import load_config
-from kvmanager.http_endpoint import TOKEN_FILE
+from kvmanager.http.endpoint import TOKEN_FILE
 from tests.docker.files import DOCKER, in_shell, manifests, stages, understood, variables
 
 FILES = ("kvmanager.yaml", "engine.yaml")

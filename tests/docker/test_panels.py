@@ -19,10 +19,10 @@ from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
 from hicache_storage.metrics import Metrics as EngineMetrics
 from kvmanager import figures, keys
-from kvmanager.census import LOADED_TOKENS, Look
-from kvmanager.census import ClaimCount as Claims
-from kvmanager.checks import FsckResult
-from kvmanager.namespaces import NamespaceRecord
+from kvmanager.control.census import LOADED_TOKENS, Look
+from kvmanager.control.census import ClaimCount as Claims
+from kvmanager.control.checks import FsckResult
+from kvmanager.control.namespaces import NamespaceRecord
 from kvmanager.service.control.census import Census, Seen
 from kvmanager.service.metrics import Metrics, exposition_of
 from kvmanager.service.scrape import Background

@@ -23,12 +23,13 @@ from hicache_backends.segment.owner import OwnerFile
 from hicache_storage.cli.app import run
 from hicache_storage.tools.media import read_medium
 from hicache_storage.tools.registry_access import RegistryAccess
-from kvmanager import census, checks, keys, namespaces, processes, reports
-from kvmanager.checks import FsckResult
+from kvmanager import keys, reports
 from kvmanager.connect import connect_registry
+from kvmanager.control import census, checks, namespaces, processes
+from kvmanager.control.checks import FsckResult
+from kvmanager.control.overview_parts import liveness
 from kvmanager.model import Member
 from kvmanager.options import RegistryOptions
-from kvmanager.overview_parts import liveness
 from tests.hicache_storage.page_process import (
     REGISTRY,
     SEGMENT_PAGES,

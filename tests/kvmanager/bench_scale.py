@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.storage import ROOT, PageEntry
+from kvmanager.control.sweep import Sweep
 from kvmanager.options import RegistryOptions
 from kvmanager.recovery import CHUNK_PAGES
-from kvmanager.sweep import Sweep
 from tests.kvmanager.conftest import binary_of
 from tests.kvmanager.members import Cluster, Store
 from tests.kvmanager.servers import Server

@@ -11,7 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from hicache_backends.identity import Namespace
-from kvmanager import keys, namespaces
+from kvmanager import keys
+from kvmanager.control import namespaces
 from tests.kvmanager.service_documents import namespace
 
 ID = namespaces.id_of(keys.tag(Namespace(**namespace("ours")).fingerprint))

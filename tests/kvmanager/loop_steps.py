@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kvmanager import keys, leases
+from kvmanager import keys
+from kvmanager.control import leases
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing
 from kvmanager.service.control.base import Control

@@ -10,10 +10,11 @@ import msgpack
 import redis
 
 from hicache_backends.segment.format import Location
-from kvmanager import figures, history, keys, reports
-from kvmanager.history import Sample
-from kvmanager.namespaces import MAX_STORES
-from kvmanager.pins import MAX_PINS
+from kvmanager import figures, keys, reports
+from kvmanager.control import history
+from kvmanager.control.history import Sample
+from kvmanager.control.namespaces import MAX_STORES
+from kvmanager.control.pins import MAX_PINS
 from kvmanager.reports import Gauges, Hot, StoreGauges
 from kvmanager.wire import Wire
 

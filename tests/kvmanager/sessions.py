@@ -11,13 +11,13 @@ import redis
 from hicache_backends.errors import RegistryError
 from hicache_backends.storage import ROOT, PageEntry
 from kvmanager import keys, resp
+from kvmanager.control.sweep import Sweep
 from kvmanager.core import SessionCore
 from kvmanager.flow import Flow
 from kvmanager.model import Member
 from kvmanager.options import RegistryOptions
 from kvmanager.recovery import Recovery
 from kvmanager.replies import Beat
-from kvmanager.sweep import Sweep
 from tests.kvmanager.members import NAMESPACE
 from tests.kvmanager.reporters import Redis
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmanager import checks, keys
-from kvmanager.checks import RECORDS, FsckResult, Part
+from kvmanager import keys
+from kvmanager.control import checks
+from kvmanager.control.checks import RECORDS, FsckResult, Part
 from tests.kvmanager.members import NAMESPACE, Cluster, soon
 from tests.kvmanager.servers import Server
 

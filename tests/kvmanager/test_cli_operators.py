@@ -21,9 +21,9 @@ from kvmanager.cli.app import run
 from kvmanager.cli.caller import Caller
 from kvmanager.cli.events import parsed
 from kvmanager.cli.over_http import OverHttp
-from kvmanager.namespaces import id_of
+from kvmanager.control.namespaces import id_of
+from kvmanager.control.pins import MAX_PINS
 from kvmanager.options import RegistryOptions
-from kvmanager.pins import MAX_PINS
 from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, eventually, soon

@@ -17,7 +17,8 @@ from redis.crc import key_slot
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryUnavailable
 from hicache_backends.identity import Namespace
-from kvmanager import keys, namespaces, resp, upkeep
+from kvmanager import keys, resp, upkeep
+from kvmanager.control import namespaces
 from kvmanager.flow import Flow
 from kvmanager.model import State
 from kvmanager.service import routes

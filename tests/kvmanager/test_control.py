@@ -12,9 +12,9 @@ from urllib.parse import quote
 import pytest
 
 from hicache_backends.identity import page_digests
-from kvmanager import namespaces
+from kvmanager.control import namespaces
+from kvmanager.control.pins import MAX_PINS
 from kvmanager.model import Orders, Removal
-from kvmanager.pins import MAX_PINS
 from tests.kvmanager.http_fixtures import cluster, server_binary
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, digests, eventually, soon

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from kvmanager import checks
+from kvmanager.control import checks
 from kvmanager.reports import Hot
 from tests.conftest import need_program
 from tests.kvmanager.http_fixtures import server_binary

@@ -18,7 +18,8 @@ import uvicorn
 
 from hicache_backends.storage import PageEntry
 from kvmanager import keys, scripts
-from kvmanager.namespaces import id_of
+from kvmanager.control.namespaces import id_of
+from kvmanager.control.sweep import Sweep
 from kvmanager.options import RegistryOptions
 from kvmanager.service import feeds, listener
 from kvmanager.service.access import Access
@@ -26,7 +27,6 @@ from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
 from kvmanager.service.control import events
 from kvmanager.service.protocol import Protocol
-from kvmanager.sweep import Sweep
 from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import REPOSITORY, Service
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon

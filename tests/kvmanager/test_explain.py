@@ -12,12 +12,12 @@ from hicache_backends.identity import page_digests
 from hicache_backends.outcomes import Reason
 from kvmanager import keys, reports
 from kvmanager.connection import Pool
+from kvmanager.control.events import listen
+from kvmanager.control.explain import MAX_PAGES, Explained, explain
+from kvmanager.control.namespaces import id_of
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.events import listen
-from kvmanager.explain import MAX_PAGES, Explained, explain
 from kvmanager.model import MAX_PROBES
-from kvmanager.namespaces import id_of
 from kvmanager.options import RegistryOptions
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon

@@ -12,13 +12,13 @@ import pytest
 
 from hicache_backends.errors import RegistryUnavailable
 from kvmanager import keys
+from kvmanager.control.snapshot import Snapshot
 from kvmanager.flow import Flow
 from kvmanager.service import walks
 from kvmanager.service.backing import Backing
 from kvmanager.service.codec import Refusal
 from kvmanager.service.feeds import MAX_LISTENERS, Feeds
 from kvmanager.service.walks import Missed, Seat, Slow, Walks
-from kvmanager.snapshot import Snapshot
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.members import NAMESPACE, Cluster, digests
 from tests.kvmanager.servers import Server

@@ -11,8 +11,9 @@ from typing import cast
 import pytest
 import redis
 
-from kvmanager import keys, leases, resp
+from kvmanager import keys, resp
 from kvmanager.connection import Pool
+from kvmanager.control import leases
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
 from kvmanager.flow import Flow, T

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvmanager import figures, history, keys, leases
-from kvmanager.history import MAX_SAMPLE_BYTES, RESOLUTIONS, Sample
-from kvmanager.leases import Lease, LeaseLost
+from kvmanager import figures, keys
+from kvmanager.control import history, leases
+from kvmanager.control.history import MAX_SAMPLE_BYTES, RESOLUTIONS, Sample
+from kvmanager.control.leases import Lease, LeaseLost
 from tests.kvmanager.reporters import Redis
 from tests.kvmanager.servers import Server
 

@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager import http_message
 from kvmanager.aio import AsyncRegistry
-from kvmanager.http_connection import HttpConnection, HttpPool
-from kvmanager.http_endpoint import HttpEndpoint
+from kvmanager.http import message as http_message
+from kvmanager.http.connection import HttpConnection, HttpPool
+from kvmanager.http.endpoint import HttpEndpoint
 from kvmanager.model import Published, State
 from kvmanager.options import RegistryOptions
 from tests.kvmanager.http_fixtures import server_binary

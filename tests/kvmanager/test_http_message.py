@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from hicache_backends.errors import ConfigError, RegistryError, RegistryRefused, RegistryUnavailable
 from hicache_backends.outcomes import Reason
-from kvmanager import http_message
-from kvmanager.http_endpoint import HttpEndpoint
-from kvmanager.http_message import MAX_BODY_BYTES, MAX_HEAD_BYTES, Response
-from kvmanager.http_wire import HttpWire
+from kvmanager.http import message as http_message
+from kvmanager.http.endpoint import HttpEndpoint
+from kvmanager.http.message import MAX_BODY_BYTES, MAX_HEAD_BYTES, Response
+from kvmanager.http.wire import HttpWire
 from kvmanager.replies import EpochMoved, Forgotten
 
 ABSENT = Reason.REGISTRY_REBUILDING

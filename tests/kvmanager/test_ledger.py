@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvmanager import figures, history, keys, leases, ledger
-from kvmanager.leases import Lease, LeaseLost
-from kvmanager.ledger import Ledger
+from kvmanager import figures, keys
+from kvmanager.control import history, leases, ledger
+from kvmanager.control.leases import Lease, LeaseLost
+from kvmanager.control.ledger import Ledger
 from kvmanager.reports import Hot
 from kvmanager.service.loops.history import TASK, Sampling
 from kvmanager.service.loops.popularity import Ranking

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvmanager import events, keys, processes
-from kvmanager.sweep import Sweep
+from kvmanager import keys
+from kvmanager.control import events, processes
+from kvmanager.control.sweep import Sweep
 from tests.kvmanager.reporters import Redis
 from tests.kvmanager.servers import Server
 from tests.kvmanager.sessions import LEASE, NAMES, ORDERS, TAG, Session, pass_time, swept

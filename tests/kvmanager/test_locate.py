@@ -22,11 +22,11 @@ from hicache_backends.storage import ROOT, PageEntry
 from kvmanager import keys
 from kvmanager.connect import connect_registry
 from kvmanager.connection import Pool
+from kvmanager.control.locate import MAX_PAGES, Locator, ServerPrefix
+from kvmanager.control.namespaces import id_of
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.locate import MAX_PAGES, Locator, ServerPrefix
 from kvmanager.model import MAX_PROBES, Member
-from kvmanager.namespaces import id_of
 from kvmanager.options import RegistryOptions
 from kvmanager.service.access import Access
 from kvmanager.service.app import make_app

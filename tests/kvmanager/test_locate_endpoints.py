@@ -11,7 +11,7 @@ import pytest
 
 from hicache_backends.errors import ConfigError, RegistryUnavailable
 from kvmanager import keys
-from kvmanager.locate import ConnectedLocator, Locator
+from kvmanager.control.locate import ConnectedLocator, Locator
 from kvmanager.options import RegistryOptions
 from tests.kvmanager.conftest import binary_of
 from tests.kvmanager.deployments import (

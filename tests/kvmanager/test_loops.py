@@ -16,12 +16,13 @@ import pytest
 
 from hicache_backends.errors import RegistryError
 from hicache_backends.outcomes import Reason
-from kvmanager import keys, leases
+from kvmanager import keys
 from kvmanager.connection import Pool
+from kvmanager.control import leases
+from kvmanager.control.leases import LeaseLost
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.http_endpoint import HttpEndpoint
-from kvmanager.leases import LeaseLost
+from kvmanager.http.endpoint import HttpEndpoint
 from kvmanager.options import RegistryOptions
 from kvmanager.service.access import Access
 from kvmanager.service.backing import Backing

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager import history, keys, leases
+from kvmanager import keys
+from kvmanager.control import history, leases
 from kvmanager.flow import Flow, T
 from kvmanager.reports import Hot
 from kvmanager.service.access import Access

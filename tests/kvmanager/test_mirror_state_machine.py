@@ -15,15 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from hicache_backends.storage import PageEntry
 from kvmanager import keys
 from kvmanager.connection import Pool
+from kvmanager.control.events import listen
+from kvmanager.control.namespaces import describe
+from kvmanager.control.snapshot import Snapshot
+from kvmanager.control.sweep import Sweep
+from kvmanager.control.walk import Walk
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.events import listen
-from kvmanager.namespaces import describe
 from kvmanager.options import RegistryOptions
 from kvmanager.service.event_messages import of_event, of_heading, of_pages
-from kvmanager.snapshot import Snapshot
-from kvmanager.sweep import Sweep
-from kvmanager.walk import Walk
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, soon
 from tests.kvmanager.mirror import Mirror
 from tests.kvmanager.servers import Server

@@ -8,9 +8,9 @@ import pytest
 
 from kvmanager import keys
 from kvmanager.connection import Pool
+from kvmanager.control.namespaces import StoreRecord, describe, members
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.namespaces import StoreRecord, describe, members
 from kvmanager.options import RegistryOptions
 from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import Service

@@ -9,15 +9,15 @@ import pytest
 
 from hicache_backends.identity import Namespace
 from kvmanager import keys
-from kvmanager.census import LOADED_TOKENS, ClaimCount, Look
-from kvmanager.checks import FsckResult
-from kvmanager.history import Sample
-from kvmanager.namespaces import MediumRecord, NamespaceRecord, StoreRecord
-from kvmanager.overview import DAY_S, Asked, compose
-from kvmanager.overview_model import Overview
-from kvmanager.popularity import Prefix
+from kvmanager.control.census import LOADED_TOKENS, ClaimCount, Look
+from kvmanager.control.checks import FsckResult
+from kvmanager.control.history import Sample
+from kvmanager.control.namespaces import MediumRecord, NamespaceRecord, StoreRecord
+from kvmanager.control.overview import DAY_S, Asked, compose
+from kvmanager.control.overview_model import Overview
+from kvmanager.control.popularity import Prefix
+from kvmanager.control.tenant_view import TenantView
 from kvmanager.reports import Gauges, Record, StoreGauges
-from kvmanager.tenant_view import TenantView
 
 NOW_S = 1_000_000.0
 GIB = 1 << 30

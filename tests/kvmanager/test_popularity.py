@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from kvmanager import keys, leases, popularity
-from kvmanager.leases import Lease, LeaseLost
-from kvmanager.popularity import HALF_LIFE_S, Told
+from kvmanager import keys
+from kvmanager.control import leases, popularity
+from kvmanager.control.leases import Lease, LeaseLost
+from kvmanager.control.popularity import HALF_LIFE_S, Told
 from kvmanager.reports import Gauges, Hot, Record
 from tests.kvmanager.members import digests
 from tests.kvmanager.reporters import Redis

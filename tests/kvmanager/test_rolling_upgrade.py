@@ -11,8 +11,9 @@ import msgpack
 import pytest
 
 from hicache_storage.tools.line_process import LineProcess
-from kvmanager import http_message, keys, replies
-from kvmanager.http_wire import HttpWire
+from kvmanager import keys, replies
+from kvmanager.http import message as http_message
+from kvmanager.http.wire import HttpWire
 from tests.kvmanager.conftest import binary_of
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon

@@ -11,15 +11,14 @@ import pytest
 
 from hicache_backends.segment.format import Location
 from hicache_backends.storage import ROOT, PageEntry
-from kvmanager import (
+from kvmanager import figures, keys, scripts
+from kvmanager.control import (
     audit,
     census,
     checks,
     events,
     explain,
-    figures,
     history,
-    keys,
     leases,
     ledger,
     locate,
@@ -28,17 +27,16 @@ from kvmanager import (
     popularity,
     processes,
     quotas,
-    scripts,
     tenants,
 )
+from kvmanager.control.leases import Lease
+from kvmanager.control.snapshot import Snapshot
+from kvmanager.control.sweep import Sweep
 from kvmanager.flow import answer
-from kvmanager.leases import Lease
 from kvmanager.model import MAX_KEYS, Member
 from kvmanager.reports import Gauges, Report
 from kvmanager.scripts import Call
 from kvmanager.service.loops.sweeping import _FAMILIES
-from kvmanager.snapshot import Snapshot
-from kvmanager.sweep import Sweep
 from kvmanager.wire import Wire
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.members import NAMESPACE

@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvmanager import keys
-from kvmanager.namespaces import id_of
+from kvmanager.control.namespaces import id_of
 from kvmanager.service.access import Access, Grant, Role
 from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing

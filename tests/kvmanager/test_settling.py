@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmanager import census, keys, leases, namespaces, quotas, tenants
+from kvmanager import keys
 from kvmanager.connection import Pool
+from kvmanager.control import census, leases, namespaces, quotas, tenants
+from kvmanager.control.namespaces import describe, note
+from kvmanager.control.quotas import Held
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
-from kvmanager.namespaces import describe, note
 from kvmanager.options import RegistryOptions
-from kvmanager.quotas import Held
 from kvmanager.service.loops.settling import Settling
 from tests.kvmanager.http_fixtures import server_binary
 from tests.kvmanager.loop_steps import run_step

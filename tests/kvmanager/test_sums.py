@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hicache_backends.identity import Namespace
 from kvmanager import keys
-from kvmanager.census import LOADED_TOKENS, ClaimCount, Look
-from kvmanager.namespaces import NamespaceRecord
+from kvmanager.control.census import LOADED_TOKENS, ClaimCount, Look
+from kvmanager.control.namespaces import NamespaceRecord
 from kvmanager.service.control.census import Seen
 from kvmanager.service.metrics import exposition_of
 from kvmanager.service.sums import MAX_TENANTS, OTHER, Sums, TenantLabels
@@ -54,7 +54,7 @@ def _samples(seen: Seen, labels: dict[str, str]) -> dict[str, dict[tuple[str, ..
 
 def test_the_names_are_those_that_they_were() -> None:
     from kvmanager import figures
-    from kvmanager.checks import FsckResult
+    from kvmanager.control.checks import FsckResult
 
     full = dict.fromkeys([*figures.names(), LOADED_TOKENS], 1)
     look = replace(_look("t"), sums=full, fsck=FsckResult(0, True, {}, 0))

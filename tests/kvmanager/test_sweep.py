@@ -11,10 +11,10 @@ import redis
 from hicache_backends.deadline import Deadline
 from kvmanager import keys, upkeep
 from kvmanager.connection import Pool
+from kvmanager.control.sweep import Sweep
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
 from kvmanager.options import RegistryOptions
-from kvmanager.sweep import Sweep
 from tests.kvmanager.members import NAMESPACE, Cluster, digests, eventually, soon
 from tests.kvmanager.servers import Server
 

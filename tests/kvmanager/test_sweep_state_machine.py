@@ -19,10 +19,11 @@ from hypothesis.stateful import (
 )
 
 from hicache_backends.errors import RegistryError
-from kvmanager import keys, processes
-from kvmanager.leases import LeaseLost
+from kvmanager import keys
+from kvmanager.control import processes
+from kvmanager.control.leases import LeaseLost
+from kvmanager.control.sweep import ORDER_MS, Sweep
 from kvmanager.service.loops.sweeping import _FAMILIES
-from kvmanager.sweep import ORDER_MS, Sweep
 from tests.kvmanager.reporters import Redis
 from tests.kvmanager.servers import Server
 from tests.kvmanager.sessions import (

@@ -11,7 +11,7 @@ import pytest
 
 from hicache_backends.errors import ConfigError
 from kvmanager import keys
-from kvmanager.namespaces import id_of
+from kvmanager.control.namespaces import id_of
 from kvmanager.service import access as access_module
 from kvmanager.service.access import Access, Role, Unknown, new_token, read_tokens, token_line
 from kvmanager.service.serving import Certificate

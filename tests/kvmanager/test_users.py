@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from kvmanager import core, keys, leases, scripts, sweep, upkeep, wire
-from kvmanager.sweep import Sweep
+from kvmanager import core, keys, scripts, upkeep, wire
+from kvmanager.control import leases, sweep
+from kvmanager.control.sweep import Sweep
 from tests.kvmanager import test_registry
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, digests, eventually, soon

@@ -11,10 +11,10 @@ import pytest
 from hicache_backends.errors import StaleEpoch
 from kvmanager import keys
 from kvmanager.connection import Pool
+from kvmanager.control.walk import Foreign, Walk
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
 from kvmanager.options import RegistryOptions
-from kvmanager.walk import Foreign, Walk
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, soon
 from tests.kvmanager.servers import Server
 

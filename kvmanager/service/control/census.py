@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvmanager import census, history, keys, ledger, popularity, tenants
-from kvmanager.census import Look
+from kvmanager import keys
+from kvmanager.control import census, history, ledger, popularity, tenants
+from kvmanager.control.census import Look
+from kvmanager.control.ledger import Ledger
+from kvmanager.control.overview import DAY_S, MAX_HOTTEST
+from kvmanager.control.tenant_view import TenantView
 from kvmanager.flow import Flow
-from kvmanager.ledger import Ledger
-from kvmanager.overview import DAY_S, MAX_HOTTEST
 from kvmanager.service.control.roster import Run, gathered, read_present
-from kvmanager.tenant_view import TenantView
 
 MAX_LOOKS = 1024
 """Namespaces that are looked at: those that were before, then those seen last."""

@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request
 from pydantic import Field, model_validator
 
-from kvmanager import processes
-from kvmanager.namespaces import NamespaceRecord
-from kvmanager.processes import ProcessRecord
+from kvmanager.control import processes
+from kvmanager.control.namespaces import NamespaceRecord
+from kvmanager.control.processes import ProcessRecord
 from kvmanager.service.access import Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, Control

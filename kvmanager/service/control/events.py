@@ -11,7 +11,7 @@ from fastapi import FastAPI, Header, Query, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kvmanager.events import is_sequence
+from kvmanager.control.events import is_sequence
 from kvmanager.flow import Flow, T
 from kvmanager.service.access import Forbidden, Role
 from kvmanager.service.codec import Refusal

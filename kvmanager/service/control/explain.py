@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, model_validator
 
 from hicache_backends.outcomes import Reason
-from kvmanager.explain import MAX_PAGES, Copy, Explained, explain
+from kvmanager.control.explain import MAX_PAGES, Copy, Explained, explain
 from kvmanager.service.control.base import EVERYONE, PROBLEMS, Control
 from kvmanager.service.control.documents import DigestText
 from kvmanager.service.control.locate import NamespaceName, PagesAsked

@@ -9,9 +9,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kvmanager import keys, namespaces
-from kvmanager.locate import MAX_PAGES, Locator, ServerPrefix, merged
-from kvmanager.namespaces import NamespaceRecord
+from kvmanager import keys
+from kvmanager.control import namespaces
+from kvmanager.control.locate import MAX_PAGES, Locator, ServerPrefix, merged
+from kvmanager.control.namespaces import NamespaceRecord
 from kvmanager.service.access import Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import EVERYONE, PROBLEMS, Control

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 
+from kvmanager.control.namespaces import MediumRecord, NamespaceRecord
 from kvmanager.flow import Flow, answer
-from kvmanager.namespaces import MediumRecord, NamespaceRecord
 from kvmanager.replies import read_epoch
 from kvmanager.scripts import Call
 from kvmanager.service.control.base import PROBLEMS, READERS, Control

@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import TypeAdapter
 
-from kvmanager.overview import Asked, compose
-from kvmanager.overview_model import Overview
+from kvmanager.control.overview import Asked, compose
+from kvmanager.control.overview_model import Overview
 from kvmanager.service.access import EVERY_TENANT, Grant
 from kvmanager.service.codec import JSON, Refusal
 from kvmanager.service.control import census

@@ -8,9 +8,9 @@ from fastapi import FastAPI, Request
 from pydantic import Field
 
 from hicache_backends.identity import page_digests
-from kvmanager import pins
+from kvmanager.control import pins
+from kvmanager.control.namespaces import NamespaceRecord
 from kvmanager.model import MAX_KEYS
-from kvmanager.namespaces import NamespaceRecord
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, Control
 from kvmanager.service.control.documents import (

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query, Request
 
-from kvmanager import processes
-from kvmanager.processes import ProcessRecord
+from kvmanager.control import processes
+from kvmanager.control.processes import ProcessRecord
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, Control
 from kvmanager.service.control.documents import (

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
-from kvmanager import keys, namespaces, processes
+from kvmanager import keys
+from kvmanager.control import namespaces, processes
+from kvmanager.control.namespaces import NamespaceRecord
+from kvmanager.control.processes import ProcessRecord
 from kvmanager.flow import Flow, T
-from kvmanager.namespaces import NamespaceRecord
-from kvmanager.processes import ProcessRecord
 from kvmanager.service.codec import Refusal
 
 A = TypeVar("A")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvmanager import namespaces
-from kvmanager.namespaces import NamespaceRecord
-from kvmanager.processes import ProcessRecord
+from kvmanager.control import namespaces
+from kvmanager.control.namespaces import NamespaceRecord
+from kvmanager.control.processes import ProcessRecord
 from kvmanager.service.access import Forbidden, Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import Control

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query, Request
 
 from kvmanager import figures
-from kvmanager.namespaces import NamespaceRecord
+from kvmanager.control.namespaces import NamespaceRecord
 from kvmanager.service.control.base import PROBLEMS, READERS, Control
 from kvmanager.service.control.documents import Cursor, page
 from kvmanager.service.control.scope import visible

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 from fastapi import FastAPI, Request
 
-from kvmanager.namespaces import MediumRecord, NamespaceRecord, StoreRecord
-from kvmanager.processes import ProcessRecord
+from kvmanager.control.namespaces import MediumRecord, NamespaceRecord, StoreRecord
+from kvmanager.control.processes import ProcessRecord
 from kvmanager.service.control.base import PROBLEMS, Control
 from kvmanager.service.control.documents import DEFAULT_ROWS, Cursor, Limit, page
 from kvmanager.service.control.scope import visible, visible_processes

@@ -8,11 +8,13 @@ from typing import Annotated
 
 from fastapi import FastAPI, Path, Request
 
-from kvmanager import history, keys, tenants
-from kvmanager.census import clock
-from kvmanager.namespaces import NamespaceRecord
-from kvmanager.overview import DAY_S, lasts_days
-from kvmanager.quotas import tenants_orphan_bytes
+from kvmanager import keys
+from kvmanager.control import history, tenants
+from kvmanager.control.census import clock
+from kvmanager.control.namespaces import NamespaceRecord
+from kvmanager.control.overview import DAY_S, lasts_days
+from kvmanager.control.quotas import tenants_orphan_bytes
+from kvmanager.control.tenants import Settings
 from kvmanager.service.access import Grant
 from kvmanager.service.codec import Refusal
 from kvmanager.service.control.base import PROBLEMS, Control
@@ -28,7 +30,6 @@ from kvmanager.service.control.documents import (
 )
 from kvmanager.service.control.scope import is_for, visible
 from kvmanager.service.documents import Document, Done
-from kvmanager.tenants import Settings
 
 MAX_AGE_S = 3.0
 """Of what was looked at."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager.leases import LeaseLost
+from kvmanager.control.leases import LeaseLost
 
 A = TypeVar("A")
 

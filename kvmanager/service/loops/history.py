@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvmanager import history, keys, ledger, resp
+from kvmanager import keys, resp
+from kvmanager.control import history, ledger
+from kvmanager.control.tenant_view import sample_of
 from kvmanager.flow import Flow
 from kvmanager.service.control.census import Seen
 from kvmanager.service.control.roster import gathered
 from kvmanager.service.loops.each import each
 from kvmanager.service.loops.looking import EVERY_S
 from kvmanager.service.loops.loop import Worker
-from kvmanager.tenant_view import sample_of
 
 TASK = b"history"
 

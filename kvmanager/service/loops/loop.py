@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hicache_backends.errors import RegistryError, RegistryUnavailable
-from kvmanager import leases
+from kvmanager.control import leases
+from kvmanager.control.leases import HOLDER_BYTES, Lease, LeaseLost
 from kvmanager.flow import Flow, T
-from kvmanager.leases import HOLDER_BYTES, Lease, LeaseLost
 from kvmanager.service.control.base import Control
 
 TIMEOUT_MS = 5000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kvmanager import tenants
+from kvmanager.control import tenants
 from kvmanager.service.loops.loop import Worker
 
 _NAMED = 10

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kvmanager import keys, popularity
-from kvmanager.census import Look
-from kvmanager.popularity import Told
+from kvmanager import keys
+from kvmanager.control import popularity
+from kvmanager.control.census import Look
+from kvmanager.control.popularity import Told
 from kvmanager.service.loops.each import each
 from kvmanager.service.loops.looking import EVERY_S
 from kvmanager.service.loops.loop import Worker

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from hicache_backends.errors import RegistryRefused
-from kvmanager import keys, quotas, tenants
-from kvmanager.namespaces import NamespaceRecord
-from kvmanager.quotas import Held
+from kvmanager import keys
+from kvmanager.control import quotas, tenants
+from kvmanager.control.namespaces import NamespaceRecord
+from kvmanager.control.quotas import Held
+from kvmanager.control.tenants import Settings
 from kvmanager.service.control.roster import read_present
 from kvmanager.service.loops.each import each
 from kvmanager.service.loops.loop import Worker
-from kvmanager.tenants import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -8,11 +8,12 @@ import time
 from contextlib import suppress
 
 from hicache_backends.errors import RegistryRefused, RegistryUnavailable
-from kvmanager import keys, namespaces, resp
+from kvmanager import keys, resp
+from kvmanager.control import namespaces
+from kvmanager.control.leases import Lease, LeaseLost
+from kvmanager.control.sweep import PRIVATE_MS, SHARED_MS, Sweep
 from kvmanager.flow import Flow
-from kvmanager.leases import Lease, LeaseLost
 from kvmanager.service.loops.loop import Worker
-from kvmanager.sweep import PRIVATE_MS, SHARED_MS, Sweep
 
 FORGET_MS = 3_600_000
 """A namespace without a medium is forgotten when nobody has used it for so long."""

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import msgpack
 
-from kvmanager import namespaces, reports
-from kvmanager.census import Look
+from kvmanager import reports
+from kvmanager.control import namespaces
+from kvmanager.control.census import Look
+from kvmanager.control.leases import Lease
+from kvmanager.control.namespaces import NamespaceRecord, StoreRecord, members, number
+from kvmanager.control.tenants import Settings
 from kvmanager.flow import Flow, answer
-from kvmanager.leases import Lease
-from kvmanager.namespaces import NamespaceRecord, StoreRecord, members, number
 from kvmanager.scripts import Call
-from kvmanager.tenants import Settings
 
 _STEP = 256
 

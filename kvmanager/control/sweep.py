@@ -7,10 +7,11 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from kvmanager import keys, leases
+from kvmanager import keys
+from kvmanager.control import leases
+from kvmanager.control.leases import HOLDER_BYTES, Lease, LeaseLost
+from kvmanager.control.namespaces import unpacked
 from kvmanager.flow import Flow
-from kvmanager.leases import HOLDER_BYTES, Lease, LeaseLost
-from kvmanager.namespaces import unpacked
 from kvmanager.resp import Reply
 
 LEASE_MS = 30_000

@@ -9,7 +9,8 @@ from typing import Any
 from hicache_backends.errors import RegistryRefused
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import UNKNOWN, PageEntry
-from kvmanager import http_message, replies, reports
+from kvmanager import replies, reports
+from kvmanager.http import message as http_message
 from kvmanager.model import MAX_LOCATION_BYTES, Claim, Lookup
 from kvmanager.replies import Beat, EpochMoved, Forgotten, Mutation
 from kvmanager.scripts import Call, script

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvmanager.events import listen
+from kvmanager.control.events import listen
+from kvmanager.control.namespaces import MediumRecord, StoreRecord, describe, members
+from kvmanager.control.walk import STEP_BUCKETS, Walk
 from kvmanager.flow import Flow
 from kvmanager.keys import FIRST_BUCKETS
-from kvmanager.namespaces import MediumRecord, StoreRecord, describe, members
 from kvmanager.replies import EpochMoved
-from kvmanager.walk import STEP_BUCKETS, Walk
 
 STORE_BYTES = 16
 STEP_PAGES = 512

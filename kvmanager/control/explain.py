@@ -11,9 +11,7 @@ from hicache_backends.identity import DIGEST_BYTES
 from hicache_backends.native_calls import page_digests
 from hicache_backends.outcomes import Reason
 from kvmanager import reports
-from kvmanager.flow import Flow, answer
-from kvmanager.model import State
-from kvmanager.namespaces import (
+from kvmanager.control.namespaces import (
     MediumRecord,
     NamespaceRecord,
     StoreRecord,
@@ -21,6 +19,8 @@ from kvmanager.namespaces import (
     members,
     unpacked,
 )
+from kvmanager.flow import Flow, answer
+from kvmanager.model import State
 from kvmanager.scripts import Call
 from kvmanager.wire import UNIT_MS
 

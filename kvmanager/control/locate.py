@@ -21,10 +21,10 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryRefused
 from hicache_backends.native_calls import page_digests
 from kvmanager.connection import Pool
+from kvmanager.control.namespaces import NamespaceRecord, StoreRecord, describe, members
 from kvmanager.driver import Driver
 from kvmanager.flow import Flow, T, answer
 from kvmanager.model import MAX_PROBES
-from kvmanager.namespaces import NamespaceRecord, StoreRecord, describe, members
 from kvmanager.options import RegistryOptions
 from kvmanager.replies import EpochMoved, Forgotten, read_done
 from kvmanager.scripts import Call

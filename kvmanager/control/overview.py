@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvmanager import figures
-from kvmanager import overview_model as m
-from kvmanager.census import Look
-from kvmanager.history import Sample, increase, resolution
-from kvmanager.overview_parts import latencies, liveness, worth
-from kvmanager.quotas import tenants_orphan_bytes
-from kvmanager.tenant_view import TenantView, curve
+from kvmanager.control import overview_model as m
+from kvmanager.control.census import Look
+from kvmanager.control.history import Sample, increase, resolution
+from kvmanager.control.overview_parts import latencies, liveness, worth
+from kvmanager.control.quotas import tenants_orphan_bytes
+from kvmanager.control.tenant_view import TenantView, curve
 
 DAY_S = 86_400.0
 MIN_GROWTH_S = 3600.0

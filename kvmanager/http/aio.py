@@ -12,9 +12,9 @@ from hicache_backends.errors import RegistryRefused, RegistryUnavailable
 from kvmanager.aio_connection import AsyncChannel, AsyncChannelPool
 from kvmanager.connection import RECEIVE_BYTES, Probed
 from kvmanager.flow import T
-from kvmanager.http_endpoint import Address, HttpEndpoint
-from kvmanager.http_message import Response, with_headers
-from kvmanager.http_tries import Tries
+from kvmanager.http.endpoint import Address, HttpEndpoint
+from kvmanager.http.message import Response, with_headers
+from kvmanager.http.tries import Tries
 from kvmanager.probe import Probe
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

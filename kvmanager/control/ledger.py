@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvmanager import figures, history, keys, namespaces
+from kvmanager import figures, keys
+from kvmanager.control import history, namespaces
+from kvmanager.control.leases import Lease
 from kvmanager.flow import Flow, answer
-from kvmanager.leases import Lease
 from kvmanager.scripts import Call
 
 Sums = Mapping[str, int]

@@ -10,11 +10,11 @@ from typing import Any
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryRefused, RegistryUnavailable
-from kvmanager import http_message
 from kvmanager.connection import RECEIVE_BYTES, Channel, ChannelPool, Probed
-from kvmanager.http_endpoint import Address, HttpEndpoint
-from kvmanager.http_message import Response, with_headers
-from kvmanager.http_tries import Tries
+from kvmanager.http import message as http_message
+from kvmanager.http.endpoint import Address, HttpEndpoint
+from kvmanager.http.message import Response, with_headers
+from kvmanager.http.tries import Tries
 from kvmanager.probe import Probe
 
 RESTED_S = 1.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kvmanager import figures
-from kvmanager import overview_model as m
-from kvmanager.census import Look
-from kvmanager.history import Sample, increase
-from kvmanager.namespaces import StoreRecord
-from kvmanager.popularity import Prefix
+from kvmanager.control import overview_model as m
+from kvmanager.control.census import Look
+from kvmanager.control.history import Sample, increase
+from kvmanager.control.namespaces import StoreRecord
+from kvmanager.control.popularity import Prefix
 
 
 @dataclass(frozen=True)

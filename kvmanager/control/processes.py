@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvmanager import namespaces, reports
+from kvmanager import reports
+from kvmanager.control import namespaces
+from kvmanager.control.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.flow import Flow, answer
 from kvmanager.model import first_token
-from kvmanager.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.reports import Gauges
 from kvmanager.scripts import Call
 

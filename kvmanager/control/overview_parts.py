@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvmanager import figures
-from kvmanager import overview_model as m
-from kvmanager.census import LOADED_TOKENS, Look
-from kvmanager.namespaces import StoreRecord
+from kvmanager.control import overview_model as m
+from kvmanager.control.census import LOADED_TOKENS, Look
+from kvmanager.control.namespaces import StoreRecord
 
 MAX_PROCESSES = 200
 LATELY_S = 3600.0

@@ -7,9 +7,9 @@ has missed nothing; the stream is begun anew where something was not told, and t
 16,384 events or 16 MiB, so that a listener whose last event is gone is told so (`lost`) and takes a
 snapshot.
 
-A snapshot is a walk over the pages (`kvmanager.walk`) that begins after a position in the stream;
-the events from that position on, applied to what the walk has met, make it exact: the last of a
-page's events says whether it is there, and a page without one was met as it is.
+A snapshot is a walk over the pages (`walk`) that begins after a position in the stream; the events
+from that position on, applied to what the walk has met, make it exact: the last of a page's events
+says whether it is there, and a page without one was met as it is.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 from hicache_backends.errors import RegistryRefused
 from hicache_backends.identity import DIGEST_BYTES
+from kvmanager.control.namespaces import unpacked
 from kvmanager.flow import Flow, answer
-from kvmanager.namespaces import unpacked
 from kvmanager.scripts import Call
 
 LEASE_S = 60

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvmanager import namespaces
+from kvmanager.control import namespaces
 from kvmanager.flow import Flow, answer
 from kvmanager.scripts import Call
 

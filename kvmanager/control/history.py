@@ -13,9 +13,10 @@ from typing import Any
 
 import msgpack
 
-from kvmanager import figures, namespaces
+from kvmanager import figures
+from kvmanager.control import namespaces
+from kvmanager.control.leases import Lease
 from kvmanager.flow import Flow, answer
-from kvmanager.leases import Lease
 from kvmanager.replies import read_done
 from kvmanager.scripts import Call
 

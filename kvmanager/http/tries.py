@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from hicache_backends.deadline import Deadline
-from kvmanager.http_endpoint import Address, HttpEndpoint
-from kvmanager.http_message import is_better_elsewhere, is_repeatable
+from kvmanager.http.endpoint import Address, HttpEndpoint
+from kvmanager.http.message import is_better_elsewhere, is_repeatable
 
 
 class Tries:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hicache_backends.errors import RegistryRefused
-from kvmanager import checks, figures, namespaces, reports, resp
-from kvmanager.checks import FsckResult
+from kvmanager import figures, reports, resp
+from kvmanager.control import checks, namespaces
+from kvmanager.control.checks import FsckResult
+from kvmanager.control.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.flow import Flow, answer
-from kvmanager.namespaces import NamespaceRecord, StoreRecord
 from kvmanager.replies import read_done
 from kvmanager.reports import Record
 from kvmanager.scripts import Call

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from kvmanager import keys, namespaces, resp
+from kvmanager import keys, resp
+from kvmanager.control import namespaces
 from kvmanager.flow import Flow, answer
 from kvmanager.scripts import Call
 

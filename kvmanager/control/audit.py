@@ -12,8 +12,8 @@ from typing import NamedTuple
 from hicache_backends.errors import RegistryRefused
 from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager import resp
+from kvmanager.control.namespaces import unpacked
 from kvmanager.flow import Flow, answer
-from kvmanager.namespaces import unpacked
 from kvmanager.replies import read_done
 from kvmanager.scripts import Call
 from kvmanager.wire import joined, joined_locations

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import msgpack
 
 from hicache_backends.identity import DIGEST_BYTES
-from kvmanager import keys, namespaces
+from kvmanager import keys
+from kvmanager.control import namespaces
+from kvmanager.control.leases import Lease
 from kvmanager.flow import Flow, answer
-from kvmanager.leases import Lease
 from kvmanager.replies import read_done
 from kvmanager.reports import MAX_HOT, Record
 from kvmanager.scripts import Call

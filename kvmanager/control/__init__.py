@@ -1,0 +1,1 @@
+"""What operators, routers and sweepers ask and do: flows over Redis, no I/O."""

@@ -1,0 +1,1 @@
+"""The registry's calls over HTTP, to the service."""
