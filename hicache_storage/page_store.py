@@ -38,6 +38,8 @@ MODE_OFF = miss(Reason.MODE, "mode is off")
 MODE_READ = miss(Reason.MODE, "mode is read")
 _CLEAR_BATCH = 1024
 _REPORTS_A_BEAT = 32
+_CHECK_MS = 1000.0
+"""Of a heartbeat: its process must not be thought gone."""
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +73,7 @@ class PageStore:
         self._ordered: Mode | None = None
         self._closed = False
         self._clearing = threading.Lock()
+        self._checking = threading.Lock()
         self._reported: dict[bytes, PageEntry] = {}
         turns = LoadsFirst()
         read_cap = RateCap(self.options.max_read_bytes_per_s)
@@ -321,18 +324,24 @@ class PageStore:
         with contextlib.suppress(StorageError):  # what it could not do now is ordered again
             self.storage.restrict(orders.limit_bytes, orders.ttl_ms)
         self._reported.update({entry.digest: entry for entry in orders.bad})
-        self._check_reported()
+        if self._reported and self._checking.acquire(
+            blocking=False
+        ):  # each drive has its heartbeat
+            try:
+                self._check_reported(Deadline.after_ms(_CHECK_MS))
+            except StorageError as error:
+                _log.info("pages that others found wrong are looked at later: %s", error)
+            finally:
+                self._checking.release()
 
-    def _check_reported(self) -> None:
+    def _check_reported(self, deadline: Deadline) -> None:
         """Pages that others found wrong: reading them here removes those that are, and the rest
         are made known again. A few at each heartbeat."""
-        if not self._reported:
-            return
-        self.storage.recheck(list(self._reported))
-        held = self.storage.contains(list(self._reported))
-        for digest in [d for d, here in zip(self._reported, held, strict=True) if not here]:
-            del self._reported[digest]
-        deadline = self._deadline(None)
+        self.storage.recheck(list(self._reported), deadline)
+        reported = list(self._reported)
+        for digest, here in zip(reported, self.storage.contains(reported), strict=True):
+            if not here:
+                del self._reported[digest]
         pages = Pages.from_buffers([bytearray(self.namespace.page_bytes)], writable=True)
         good = []
         for digest in list(self._reported)[:_REPORTS_A_BEAT]:

@@ -46,7 +46,7 @@ class Tally:
             self._said.append(counts)
             return
         try:
-            if self._said:
+            if self._said or self._loads:
                 self._drain()
             sums = self._counts
             for name, n in counts:

@@ -129,9 +129,10 @@ class PageStorage(ABC):
         """Look no longer into stores that other processes left behind: their pages were cleared."""
         return
 
-    def recheck(self, digests: Sequence[bytes]) -> None:
+    def recheck(self, digests: Sequence[bytes], deadline: Deadline) -> None:
         """Others found these pages wrong, or not there: forget those whose place is gone, though
-        this process could still read them. What is wrong otherwise shows when it is read."""
+        this process could still read them; those not looked at by the deadline stay. What is
+        wrong otherwise shows when it is read."""
         return
 
     def set_keeper(self, keeper: Keeper | None) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hicache_backends.errors import StorageHung
 from hicache_backends.nvme import NvmeOptions
 from hicache_backends.outcomes import Reason
 from hicache_backends.testing.eviction import StubKeeper
@@ -19,12 +20,14 @@ from hicache_storage.page_store import PageStore
 from hicache_storage.tally import HotPages, Tally
 from hicache_storage.tools.tool_store import open_tool_store
 from kvmanager import figures, keys, reports, upkeep
+from kvmanager.model import Orders
 from tests.hicache_storage.test_shared_pages import (
     NAMESPACE,
     PAGE,
     REGISTRY,
     SLOT,
     blank,
+    flip_a_bit,
     hashes,
     read,
     server,
@@ -298,3 +301,58 @@ def test_hot_pages_are_bounded_and_no_frequent_one_is_overlooked(stream: list[in
     for page, loads in truth.items():
         if loads > len(stream) / places:
             assert loads <= found[page] <= loads + len(stream) / places
+
+
+def test_loads_are_added_up_though_nobody_asks_for_a_report() -> None:
+    tally = Tally("nvme")
+    for n in range(1000):
+        tally.loaded(n.to_bytes(16, "big"), 4)
+        tally.took("get", 0.001, late=False)
+    assert len(tally._loads) <= 1
+    assert len(tally.hot()) == reports.MAX_HOT
+
+
+def test_a_store_that_cannot_look_after_reported_pages_obeys_and_reports_on(
+    server: Server, open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = open_store(), open_store()
+    keys_ = hashes(5)
+    write(a, keys_)
+    flip_a_bit(tmp_path / "root", keys_[2])
+
+    def hung(*_asked: object) -> None:
+        raise StorageHung("the drive does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a.storage, "recheck", hung)
+        read(b, keys_)
+        eventually(lambda: bool(a._reported))
+        number = sums(server).get("put.pages", 0)
+        write(a, hashes(3, "more"))
+        eventually(lambda: sums(server).get("put.pages", 0) == number + 3)
+    eventually(lambda: a.exists(keys_) == 2)
+
+
+def test_two_heartbeats_look_after_the_same_reported_pages_without_tripping(
+    open_store: Open,
+) -> None:
+    store = open_store()
+    pages = hashes(64)
+    write(store, pages)
+    entries = tuple(store.storage.entries())
+    failed: list[Exception] = []
+
+    def obey() -> None:
+        try:
+            for _ in range(20):
+                store._obey(Orders(epoch=0, bad=entries))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=obey) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert all(read(store, pages))

@@ -220,8 +220,7 @@ class SegmentStore(PageStorage):
     def forget_others(self) -> None:
         self._foreign.forget(list(self._foreign.rows))
 
-    def recheck(self, digests: Sequence[bytes]) -> None:
-        deadline = Deadline.after_ms(_REMOVE_MS)
+    def recheck(self, digests: Sequence[bytes], deadline: Deadline) -> None:
         flight = self._calls.begin(deadline)
         try:
             with contextlib.suppress(TimeoutError):  # they may be there

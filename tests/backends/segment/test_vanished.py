@@ -65,12 +65,12 @@ def test_a_segment_whose_file_is_gone_is_forgotten_and_its_space_used_again(
     told = Told()
     storage.set_keeper(told)
     put(storage, DIGESTS)
-    storage.recheck(DIGESTS)
+    storage.recheck(DIGESTS, Deadline.after_ms(5000))
     assert all(storage.contains(DIGESTS)), "nothing is gone yet"
     next(tmp_path.glob(f"kv/*/*/seg-000002.{half}")).unlink()
     if half == "data":
         assert all(get(storage, DIGESTS)), "what is open is read on"
-    storage.recheck([os.urandom(16), *DIGESTS])
+    storage.recheck([os.urandom(16), *DIGESTS], Deadline.after_ms(5000))
     held = storage.contains(DIGESTS)
     gone = [digest for digest, here in zip(DIGESTS, held, strict=True) if not here]
     assert len(gone) == SEGMENT_PAGES
