@@ -12,6 +12,8 @@ from hicache_backends.outcomes import TIMED_OUT, Outcome, Reason, miss
 from hicache_backends.storage import Keeper, PageEntry
 
 _STEP = 128
+_ROUNDS = 4
+"""Of a put, for what was there beyond a limit before it came."""
 _RESTRICT_MS = 2000.0
 _REFUSED = {
     "capacity": miss(Reason.NO_SPACE, "every page is in use by this call or kept for others"),
@@ -36,8 +38,16 @@ class Room:
     def make(self, put: Put) -> None:
         """Evict for what is to be written; what has no room still is not written."""
         keep = {*put.digests, *put.parents}
+        rounds = 0
         while (excess := self._index.excess()) > 0 and put.rows:
-            if put.deadline.passed or not self._turn_out(keep, excess, put.deadline, self._cause):
+            pages = len(put.rows)
+            rounds += excess > pages
+            most = min(excess, 2 * pages + _STEP)
+            if (
+                rounds > _ROUNDS
+                or put.deadline.passed
+                or not self._turn_out(keep, most, put.deadline, self._cause)
+            ):
                 refused, put.rows = put.rows[-excess:], put.rows[:-excess]
                 for i in refused:
                     put.outcomes[i] = TIMED_OUT if put.deadline.passed else _REFUSED[self._cause]
@@ -71,29 +81,43 @@ class Room:
         """Evict so many pages, or learn that they may not be and `keep` them; False if there is
         none."""
         chosen, idle = self._index.victims(keep, count, idle_ms)
-        gone = [False] * len(chosen)
-        try:
-            if chosen:
-                gone = self._evict(chosen, idle, deadline)
-        finally:
-            self._index.settle(chosen, gone, cause)
-        keep.update(e.digest for e, away in zip(chosen, gone, strict=True) if not away)
+        if chosen:
+            self._remove(self._released(chosen, idle, deadline, cause), deadline, cause)
+        keep.update(entry.digest for entry in chosen if entry.digest in self._index.pages)
         return bool(chosen)
 
-    def _evict(
-        self, chosen: Sequence[PageEntry], idle_ms: Sequence[int], deadline: Deadline
-    ) -> list[bool]:
-        """Which of the victims are gone from the store."""
-        allowed: Sequence[bool] = [True] * len(chosen)
-        if self.keeper:
-            allowed = self.keeper.may_evict(chosen, idle_ms, deadline)
-        going = [
-            entry.digest
-            for entry, may_go in zip(chosen, allowed, strict=True)
-            if may_go and self._index.is_leaf(entry)
-        ]
-        removed = remove_pages(self._place, self._lanes, going, deadline)
-        return [bool(removed.get(entry.digest)) for entry in chosen]
+    def _released(
+        self, chosen: Sequence[PageEntry], idle_ms: Sequence[int], deadline: Deadline, cause: str
+    ) -> list[PageEntry]:
+        """The victims that may go; the others are settled."""
+        going: list[bool] = [False] * len(chosen)
+        try:
+            allowed: Sequence[bool] = [True] * len(chosen)
+            if self.keeper:
+                allowed = self.keeper.may_evict(chosen, idle_ms, deadline)
+            verdicts = zip(chosen, allowed, strict=True)
+            going = [may_go and self._index.is_leaf(entry) for entry, may_go in verdicts]
+        finally:
+            staying = [entry for entry, goes in zip(chosen, going, strict=True) if not goes]
+            self._index.settle(staying, [False] * len(staying), cause)
+        return [entry for entry, goes in zip(chosen, going, strict=True) if goes]
+
+    def _remove(self, going: Sequence[PageEntry], deadline: Deadline, cause: str) -> None:
+        """Take victims out of the store; those of a late call are settled when it ends."""
+        keys = self._place.keys([entry.digest for entry in going])
+
+        def remove(area: Area, call: Call) -> None:
+            gone = [False] * len(going)
+            try:
+                gone = [outcome.ok for outcome in self._place.store.remove(keys, deadline)]
+            finally:
+                self._index.settle(going, gone, cause)
+
+        def give_up() -> None:
+            self._index.settle(going, [False] * len(going), cause)
+
+        if going:
+            self._lanes.run(remove, deadline, give_up=give_up)
 
 
 def remove_pages(

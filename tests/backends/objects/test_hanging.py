@@ -14,7 +14,7 @@ from hicache_backends.fsspec_store import FsspecStore
 from hicache_backends.objects.storage import ObjectOptions, ObjectStorage
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.pages import Pages
-from hicache_backends.storage import UNKNOWN
+from hicache_backends.storage import UNKNOWN, PageEntry
 from hicache_backends.testing.canaries import (
     FILLER,
     NAMESPACE,
@@ -179,3 +179,58 @@ def test_asking_a_store_that_hangs_ends_too(storage: ObjectStorage, store: Sluic
     began = time.monotonic()
     assert storage.contains(pages) == [False]
     assert time.monotonic() - began < 4
+
+
+class Stubborn:
+    """A keeper that lets nothing go until it is told to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.lets_go = False
+        self.asked: list[int] = []
+
+    def may_evict(
+        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
+    ) -> list[bool]:
+        self.asked.append(len(entries))
+        return [self.lets_go] * len(entries)
+
+    def gone(self, entries: Sequence[PageEntry]) -> None:
+        return
+
+
+def test_a_put_after_a_limit_fell_takes_a_few_small_steps_towards_it(store: Sluice) -> None:
+    storage = ObjectStorage(NAMESPACE, store, ObjectOptions())
+    keeper, many = Stubborn(), digests_of(*range(800))
+    put(storage, many)
+    storage.set_keeper(keeper)
+    storage.restrict(100 * PAGE_BYTES, None)
+    assert storage.stats()["known_pages"] == 800
+    keeper.lets_go, keeper.asked = True, []
+    fresh = digests_of("a", "b")
+    assert {outcome.reason for outcome in put(storage, fresh)} == {Reason.QUOTA}
+    assert max(keeper.asked) <= 200
+    assert 100 < int(storage.stats()["known_pages"]) < 600
+    while not all(put(storage, fresh)):
+        assert len(keeper.asked) < 20
+    assert storage.stats()["known_pages"] == 100
+    assert storage.close()
+
+
+def test_pages_whose_eviction_is_late_are_settled_when_it_ends(store: Sluice) -> None:
+    storage = ObjectStorage(NAMESPACE, store, ObjectOptions(4 * PAGE_BYTES))
+    pages = digests_of(*range(4))
+    for page in pages:
+        put(storage, [page])
+    store.gate.clear()
+    fresh = digests_of("fresh")
+    late = in_time(lambda by: storage.put(fresh, source(fresh), [UNKNOWN], by))
+    assert late == {Reason.TIMEOUT}
+    again = in_time(lambda by: storage.put(pages[:1], source(pages[:1]), [UNKNOWN], by))
+    assert again == {Reason.BEING_WRITTEN}, "it would be deleted at once"
+    store.gate.set()
+    end = time.monotonic() + 10
+    while storage.stats()["late"] and time.monotonic() < end:
+        time.sleep(0.01)
+    assert storage.stats()["pages"] == 3
+    assert get(storage, pages) == [False, True, True, True]
+    assert storage.close()
