@@ -36,7 +36,7 @@ from hicache_backends.segment.directory import (
 )
 from hicache_backends.segment.format import FORMAT_VERSION
 from hicache_backends.segment.medium import Limits, Medium
-from hicache_backends.segment.plain import open_plain, read_plain
+from hicache_backends.segment.plain import open_plain
 from hicache_backends.segment.reclaim import live_stores, reclaim, segment_file_bytes
 
 _log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class LocalMedium(Medium):
         self._limits = Limits()
         self._recounted_s = 0.0
         self._device = 0
+        self._figures = (0, 0)
 
     @classmethod
     def open(cls, root: str, limits: Limits, *, create: bool, deadline: Deadline) -> LocalMedium:
@@ -99,6 +100,7 @@ class LocalMedium(Medium):
             try:
                 yield ledger
             finally:
+                self._figures = (ledger.capacity_bytes, ledger.used_bytes)
                 self._write(ledger)
         finally:
             os.close(fd)
@@ -156,8 +158,7 @@ class LocalMedium(Medium):
             ledger.used_bytes = segment_file_bytes(self.root)
 
     def figures(self) -> tuple[int, int]:
-        body = _unpacked(read_plain(f"{self.root}/.medium", _BODY.size + _CRC.size))
-        return (body[6], body[8]) if body else (0, 0)
+        return self._figures
 
     def _reinstate(self, deadline: Deadline) -> None:
         """Make the root and its `.medium` again, as they were, where they were deleted; believe

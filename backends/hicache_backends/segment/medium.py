@@ -73,4 +73,4 @@ class Medium(ABC):
 
     @abstractmethod
     def figures(self) -> tuple[int, int]:
-        """Capacity and used bytes of the root, without waiting for a lock."""
+        """Capacity and used bytes of the root as last seen here; no I/O, for a drive may hang."""

@@ -251,9 +251,9 @@ class SegmentStore(PageStorage):
 
     def stats(self) -> dict[str, int | float | str]:
         """See `PageStorage.stats`; capacity and use are those of the roots, shared with other
-        stores, and 0 where they cannot be read."""
+        stores, as this process last saw them."""
         state = self._state
-        figures = [volume.figures() for volume in state.volumes]
+        figures = [volume.medium.figures() for volume in state.volumes]
         failed = [f"{v.medium.root}: {v.failed}" for v in state.volumes if v.failed]
         direct = state.direct and any(volume.direct_alignment for volume in state.volumes)
         counts = {name: state.counts[name] for name in _COUNTS}

@@ -158,13 +158,6 @@ class Volume:
         except OSError as error:
             _log.warning("%s cannot be given up: %s", segment.data_path, error.strerror)
 
-    def figures(self) -> tuple[int, int]:
-        """Capacity and used bytes of the root; zeros where it cannot be read."""
-        try:
-            return self.medium.figures()
-        except OSError:
-            return 0, 0
-
     def close(self, *, clean: bool) -> None:
         """Give up the store's lock."""
         if clean and not self.failed:

@@ -314,3 +314,18 @@ def test_a_root_that_stays_locked_is_an_error_at_the_deadline(tmp_path: Path) ->
         outcomes = storage.put(digests_of("a"), Target(1).pages, [ROOT], Deadline.after_ms(100))
     assert outcomes[0].reason in (Reason.NO_SPACE, Reason.TIMEOUT)
     storage.close()
+
+
+def test_figures_are_told_while_the_drive_hangs(tmp_path: Path) -> None:
+    storage = open_nvme(NAMESPACE, options(tmp_path, pages=16))
+    assert all(put(storage, digests_of("a")))
+    told = storage.stats()
+    assert told["capacity_bytes"] == stored_bytes(16, PAGE_BYTES)
+    assert told["used_bytes"] == segment_file_bytes(str(tmp_path))
+    record = tmp_path / ".medium"
+    record.rename(tmp_path / "aside")
+    record.symlink_to("/dev/full")  # whoever reads here now would be told nothing
+    assert storage.stats() == told
+    record.unlink()
+    (tmp_path / "aside").rename(record)
+    storage.close()
