@@ -3,6 +3,7 @@ this process alone, and everybody else would be sent there in vain."""
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -23,17 +24,23 @@ def forget_vanished(state: StoreState, digests: Sequence[bytes], deadline: Deadl
         segments = {state.table.place(slot)[0] for slot in slots} - state.dead
     for segment in segments:
         if state.filing.run(partial(_is_gone, segment), deadline):
-            _log.error("%s was deleted from outside: its pages are lost", segment.data_path)
-            state.forget_segment(segment)
-            _settle(state, segment)
+            _forget(state, segment, deadline)
 
 
-def _settle(state: StoreState, segment: Segment) -> None:
-    """Take what is left of it away, and its size from what is used of the root."""
+def _forget(state: StoreState, segment: Segment, deadline: Deadline) -> None:
+    """Take what is left of it away, too, and its size from what is used of the root."""
     volume = state.volumes[segment.volume]
-    if not segment.sealed:
-        with volume.growing:
+    if not volume.growing.acquire(timeout=deadline.remaining_ms() / 1000):
+        raise TimeoutError(errno.ETIMEDOUT, "the root is busy", volume.medium.root)
+    try:
+        if segment in state.dead:
+            return
+        _log.error("%s was deleted from outside: its pages are lost", segment.data_path)
+        state.forget_segment(segment)
+        if not segment.sealed:
             volume.give_up(segment)
+    finally:
+        volume.growing.release()
 
 
 def _is_gone(segment: Segment) -> bool:

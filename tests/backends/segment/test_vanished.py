@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,3 +84,21 @@ def test_a_segment_whose_file_is_gone_is_forgotten_and_its_space_used_again(
     again = open_nvme(NAMESPACE, options)
     assert all(get(again, DIGESTS))
     assert again.close()
+
+
+def test_a_root_that_grows_for_long_holds_nobody_up_who_looks_for_its_files(
+    tmp_path: Path,
+) -> None:
+    storage = open_nvme(NAMESPACE, NvmeOptions((str(tmp_path),), free_floor_bytes=0))
+    put(storage, DIGESTS[:4])
+    next(tmp_path.glob("*/*/seg-*.index")).unlink()
+    with storage._state.volumes[0].growing:
+        looking = threading.Thread(
+            target=storage.recheck, args=(DIGESTS, Deadline.after_ms(50)), daemon=True
+        )
+        looking.start()
+        looking.join(5)
+        assert not looking.is_alive()
+    storage.recheck(DIGESTS, Deadline.after_ms(5000))
+    assert not any(storage.contains(DIGESTS)), "what was left undone is done later"
+    assert storage.close()
