@@ -215,6 +215,7 @@ class StoreState:
             self.dead.add(segment)
             volume = self.volumes[segment.volume]
             volume.free = array("i", (slot for slot in volume.free if slot not in slots))
+            volume.store.adopted_pages -= self._left.pop(segment, 0)
         starts = range(0, len(slots), _CHUNK)
         dropped = sum(self._drop(slots[start : start + _CHUNK]) for start in starts)
         self.files.forget(segment.data_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -84,4 +85,24 @@ def test_a_segment_with_nothing_but_copies_is_deleted_as_its_store_is_taken_over
     assert len([*medium.backing.glob("*/*/seg-*.data")]) == 1
     assert storage.stats()["segments"] == 1
     assert get(storage, pages) == [True] * 8
+    assert storage.close()
+
+
+def test_a_segment_of_an_adopted_store_that_was_deleted_from_outside_counts_no_more(
+    fs: ThreeFs,
+) -> None:
+    medium = ThreeFsMedium(fs)
+    first = medium.open(NAMESPACE, capacity_pages=16)
+    pages = digests_of(*range(16))
+    assert all(put(first, pages))
+    assert first.close()
+    storage = medium.open(NAMESPACE, capacity_pages=16)
+    state = storage._state
+    assert state.volumes[0].store.adopted_pages == 16
+    for segment in [*state.table]:
+        Path(segment.index_path).unlink()
+    storage.recheck(pages, Deadline.after_ms(5000))
+    assert not any(storage.contains(pages))
+    assert not state.has_sealed
+    assert state.volumes[0].store.adopted_pages == 0
     assert storage.close()
