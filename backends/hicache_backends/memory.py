@@ -7,6 +7,7 @@ checksummed in one call each.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from hicache_backends.storage import UNKNOWN, Capabilities, Keeper, PageEntry, P
 
 _EXISTED = Outcome(True, existed=True)
 _RESTRICT_MS = 500.0
+_STEP = 128
+_ROUNDS = 4
+"""Of a put, for what was there beyond a limit before it came."""
 _NO_SPACE = miss(Reason.NO_SPACE, "every page is in use by this call or kept for others")
 _OVER_QUOTA = miss(Reason.QUOTA, "at the ordered limit, with pages in use or kept for others")
 
@@ -92,6 +96,7 @@ class MemoryStorage(PageStorage):
         self._engine.copy(pages, target)
         sums = self._engine.checksum(target, b"".join(digests)).tolist()
         keep = {*digests, *parents}
+        self._approach_limit(keep, 2 * len(digests) + _STEP, deadline)
         outcomes = [
             self._put(digest, StoredPage(data, checksum, parent), keep, deadline)
             for digest, data, checksum, parent in zip(digests, copies, sums, parents, strict=True)
@@ -159,10 +164,13 @@ class MemoryStorage(PageStorage):
         self._limit = min(self._capacity, limit)
         deadline, keep = Deadline.after_ms(_RESTRICT_MS), set[bytes]()
         while not deadline.passed:
-            if len(self._shelf.pages) > self._limit:
-                went_on = self._make_room(keep, deadline, "quota")
+            excess = len(self._shelf.pages) - self._limit
+            if excess > 0:
+                went_on = self._make_room(keep, min(excess, _STEP), deadline, "quota")
             else:
-                went_on = bool(ttl_ms) and self._make_room(keep, deadline, "ttl", ttl_ms or 0)
+                went_on = bool(ttl_ms) and self._make_room(
+                    keep, _STEP, deadline, "ttl", ttl_ms or 0
+                )
             if not went_on:
                 break
         return True
@@ -201,6 +209,7 @@ class MemoryStorage(PageStorage):
         self, digest: bytes, page: StoredPage, keep: set[bytes], deadline: Deadline
     ) -> Outcome:
         shelf = self._shelf
+        refused = _NO_SPACE if self._cause == "capacity" else _OVER_QUOTA
         while not deadline.passed:
             with shelf.lock:
                 if digest in shelf.pages:
@@ -210,9 +219,20 @@ class MemoryStorage(PageStorage):
                     shelf.pages[digest] = page
                     shelf.order.add(digest, page.parent)
                     return HIT
-            if not self._make_room(keep, deadline, self._cause):
-                return _NO_SPACE if self._cause == "capacity" else _OVER_QUOTA
+                if len(shelf.pages) > self._limit:
+                    return refused
+            if not self._make_room(keep, 1, deadline, self._cause):
+                return refused
         return TIMED_OUT
+
+    def _approach_limit(self, keep: set[bytes], most: int, deadline: Deadline) -> None:
+        """Evict some of what is beyond a limit that fell."""
+        for _ in range(_ROUNDS):
+            excess = len(self._shelf.pages) - self._limit
+            if excess <= 0 or deadline.passed:
+                return
+            if not self._make_room(keep, min(excess, most), deadline, self._cause):
+                return
 
     @property
     def _cause(self) -> str:
@@ -260,31 +280,38 @@ class MemoryStorage(PageStorage):
             self._keeper.gone(gone)
 
     def _make_room(
-        self, keep: set[bytes], deadline: Deadline, cause: str, idle_ms: int = 0
+        self, keep: set[bytes], count: int, deadline: Deadline, cause: str, idle_ms: int = 0
     ) -> bool:
-        """Evict one page that was not used for `idle_ms`, or learn that it may not be and `keep`
-        it; False if there is none."""
+        """Evict so many pages that were not used for `idle_ms`, or learn that they may not be and
+        `keep` them; False if there is none."""
         shelf = self._shelf
         with shelf.lock:
-            digest = shelf.order.victim(keep, idle_ms)
-            if digest is None:
-                return False
-            page = shelf.pages[digest]
-            entry, idle = PageEntry(digest, page.parent, b""), shelf.order.idle_ms(digest)
-        keeper = self._keeper
-        may_go = keeper is None or keeper.may_evict([entry], [idle], deadline)[0]
+            found = (shelf.order.victim(keep, idle_ms) for _ in range(count))
+            chosen = [*itertools.takewhile(bool, found)]
+            victims = [(digest, shelf.pages[digest]) for digest in chosen if digest]
+            idle = [shelf.order.idle_ms(digest) for digest, _ in victims]
+        entries = [PageEntry(digest, page.parent, b"") for digest, page in victims]
+        allowed: Sequence[bool] = [True] * len(entries)
+        if self._keeper and entries:
+            allowed = self._keeper.may_evict(entries, idle, deadline)
+        verdicts = [*zip(victims, idle, allowed, strict=True)]
         with shelf.lock:
-            if shelf.pages.get(digest) is not page:
-                return True
-            if may_go and shelf.order.is_leaf(digest):
-                self._drop(digest)
-                shelf.ghosts.add(digest, Reason.EXPIRED if cause == "ttl" else Reason.EVICTED)
-                shelf.evicted += 1
-                self._tolls.count(cause, idle)
-            else:
-                shelf.order.keep(digest)
-                keep.add(digest)
-        return True
+            # those that stay first: a page that another one follows stays, too
+            for (digest, page), idle_for_ms, may_go in sorted(verdicts, key=lambda v: bool(v[2])):
+                if shelf.pages.get(digest) is page:
+                    self._settle(digest, may_go and shelf.order.is_leaf(digest), cause, idle_for_ms)
+            keep.update(digest for digest, page in victims if shelf.pages.get(digest) is page)
+        return bool(victims)
+
+    def _settle(self, digest: bytes, goes: bool, cause: str, idle_ms: int) -> None:
+        shelf = self._shelf
+        if not goes:
+            shelf.order.keep(digest)
+            return
+        self._drop(digest)
+        shelf.ghosts.add(digest, Reason.EXPIRED if cause == "ttl" else Reason.EVICTED)
+        shelf.evicted += 1
+        self._tolls.count(cause, idle_ms)
 
     def _drop(self, digest: bytes) -> PageEntry:
         page = self._shelf.pages.pop(digest)

@@ -115,7 +115,7 @@ class TouchesOnContains(MemoryStorage):
 
 class Unbounded(MemoryStorage):
     def _make_room(
-        self, keep: set[bytes], deadline: Deadline, cause: str, idle_ms: int = 0
+        self, keep: set[bytes], count: int, deadline: Deadline, cause: str, idle_ms: int = 0
     ) -> bool:
         self._limit += 1
         return True
