@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ class EngineFigures:
         self._directory = directory or os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
         self._lock = -1
         self._before: dict[str, int] = {}
+        _in_children(weakref.WeakMethod(self._let_go))
         self._begin()
 
     def __call__(self) -> dict[str, int]:
@@ -70,10 +72,14 @@ class EngineFigures:
 
     def close(self) -> None:
         """Let another process tell from now on."""
+        self._let_go()
+        self._directory = ""
+
+    def _let_go(self) -> None:
+        """In a child that was forked, too: its copy would hold the lock when the parent is gone."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-        self._directory = ""
 
     def _begin(self) -> bool:
         """Whether this process is the one that tells; what others told before is not told again."""
@@ -125,6 +131,16 @@ class EngineFigures:
                 for name, label in _of_interest(key):
                     found[name, label] += value
         return found
+
+
+def _in_children(call: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Make this call in each process that is forked from this one."""
+
+    def make() -> None:
+        if there := call():
+            there()
+
+    os.register_at_fork(after_in_child=make)
 
 
 def _of_interest(key: str) -> Iterator[tuple[str, str]]:

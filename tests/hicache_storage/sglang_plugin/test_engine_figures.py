@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -167,3 +168,36 @@ def test_without_metrics_or_with_damaged_files_nothing_is_told(
         (tmp_path / "counter_1.db").write_bytes(damage)
         assert not any(told().values())
     told.close()
+
+
+FORKING = """
+import os, sys, time
+from hicache_storage.sglang.engine_figures import EngineFigures
+told = EngineFigures(16, sys.argv[1])
+if not os.fork():
+    print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_does_not_keep_the_role_of_its_parent_that_died(
+    tmp_path: Path, tokenizer: Process
+) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        other = EngineFigures(PAGE_TOKENS, str(tmp_path))
+        assert other() == {}, "the parent tells"
+        parent.kill()
+        parent.wait()
+        other()
+        tokenizer.count(*prompt(1000, device=300))
+        assert other()["tokens.l1"] == 300
+        other.close()
+    finally:
+        parent.kill()
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
