@@ -16,7 +16,7 @@ from hicache_backends.identity import Namespace
 from hicache_backends.native_calls import page_digests
 from hicache_backends.outcomes import Outcome, Reason, miss
 from hicache_backends.pages import Pages
-from hicache_backends.storage import ROOT, UNKNOWN, PageEntry, PageStorage
+from hicache_backends.storage import ROOT, UNKNOWN, PageStorage
 from hicache_storage.access_log import AccessLog
 from hicache_storage.depth import Depth
 from hicache_storage.keeper import RegistryKeeper
@@ -24,6 +24,7 @@ from hicache_storage.metrics import Metrics
 from hicache_storage.options import Mode, StoreOptions, check_mode
 from hicache_storage.prefetch import Prefetcher, PrefetchHandle, Priority
 from hicache_storage.reading import Reader
+from hicache_storage.reported import ReportedPages
 from hicache_storage.reporting import Reporting
 from hicache_storage.throttle import LoadsFirst, RateCap
 from hicache_storage.writing import Writer
@@ -37,9 +38,6 @@ UNTOLD: Final = "\0untold"
 MODE_OFF = miss(Reason.MODE, "mode is off")
 MODE_READ = miss(Reason.MODE, "mode is read")
 _CLEAR_BATCH = 1024
-_REPORTS_A_BEAT = 32
-_CHECK_MS = 1000.0
-"""Of a heartbeat: its process must not be thought gone."""
 _log = logging.getLogger(__name__)
 
 
@@ -73,8 +71,7 @@ class PageStore:
         self._ordered: Mode | None = None
         self._closed = False
         self._clearing = threading.Lock()
-        self._checking = threading.Lock()
-        self._reported: dict[bytes, PageEntry] = {}
+        self._reported = ReportedPages(storage, registry, namespace.page_bytes)
         turns = LoadsFirst()
         read_cap = RateCap(self.options.max_read_bytes_per_s)
         write_cap = RateCap(self.options.max_write_bytes_per_s)
@@ -323,35 +320,4 @@ class PageStore:
             self.clear()
         with contextlib.suppress(StorageError):  # what it could not do now is ordered again
             self.storage.restrict(orders.limit_bytes, orders.ttl_ms)
-        self._reported.update({entry.digest: entry for entry in orders.bad})
-        if self._reported and self._checking.acquire(
-            blocking=False
-        ):  # each drive has its heartbeat
-            try:
-                self._check_reported(Deadline.after_ms(_CHECK_MS))
-            except StorageError as error:
-                _log.info("pages that others found wrong are looked at later: %s", error)
-            finally:
-                self._checking.release()
-
-    def _check_reported(self, deadline: Deadline) -> None:
-        """Pages that others found wrong: reading them here removes those that are, and the rest
-        are made known again. A few at each heartbeat."""
-        self.storage.recheck(list(self._reported), deadline)
-        reported = list(self._reported)
-        for digest, here in zip(reported, self.storage.contains(reported), strict=True):
-            if not here:
-                del self._reported[digest]
-        pages = Pages.from_buffers([bytearray(self.namespace.page_bytes)], writable=True)
-        good = []
-        for digest in list(self._reported)[:_REPORTS_A_BEAT]:
-            entry, digests = self._reported[digest], [digest]
-            outcome = self.storage.get(digests, pages, deadline)[0]
-            if outcome.reason is Reason.TIMEOUT:
-                break
-            if outcome.ok:
-                kept = self.storage.put(digests, pages, [entry.parent], deadline)[0]
-                good.append(PageEntry(digest, entry.parent, kept.location))
-            del self._reported[digest]
-        if good and self.registry is not None:
-            self.registry.publish(good, b"", deadline)
+        self._reported.look(orders.bad)

@@ -326,7 +326,7 @@ def test_a_store_that_cannot_look_after_reported_pages_obeys_and_reports_on(
     with monkeypatch.context() as patch:
         patch.setattr(a.storage, "recheck", hung)
         read(b, keys_)
-        eventually(lambda: bool(a._reported))
+        eventually(lambda: len(a._reported) > 0)
         number = sums(server).get("put.pages", 0)
         write(a, hashes(3, "more"))
         eventually(lambda: sums(server).get("put.pages", 0) == number + 3)

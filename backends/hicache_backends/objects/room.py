@@ -48,7 +48,9 @@ class Room:
                 or put.deadline.passed
                 or not self._turn_out(keep, most, put.deadline, self._cause)
             ):
-                refused, put.rows = put.rows[-excess:], put.rows[:-excess]
+                known = self._index.pages  # writing these again takes no room
+                refused = {*[i for i in put.rows if put.digests[i] not in known][-excess:]}
+                put.rows = [i for i in put.rows if i not in refused]
                 for i in refused:
                     put.outcomes[i] = TIMED_OUT if put.deadline.passed else _REFUSED[self._cause]
                 self._index.end_writing([put.digests[i] for i in refused])

@@ -70,7 +70,8 @@ class Evictor:
             excess = self._excess()
             if excess <= 0 or deadline.passed:
                 break
-            if self.evict(min(excess, 2 * pages + _STEP), "quota", deadline) == (0, 0):
+            # wiped, since the new pages may take slots elsewhere, on another root
+            if self.evict(min(excess, 2 * pages + _STEP), "quota", deadline, wipe=True) == (0, 0):
                 break
         return max(0, pages - max(0, self._excess()))
 

@@ -44,8 +44,9 @@ def test_by_tcp_only_large_pieces_are_moved_in_place(store: MooncakeStore) -> No
     assert store.register(start, memory.nbytes)
     assert store.reaches(pages(2 * MIB, 1))
     assert store.reaches(pages(2 * MIB, 2))
-    assert not store.reaches(pages(MIB, 1))
-    assert not store.reaches(pages(MIB, 2))
+    assert store.reaches(pages(MIB // 4, 2))
+    assert not store.reaches(pages(MIB // 8, 1))
+    assert not store.reaches(pages(MIB // 8, 2))
     store.unregister(start)
     assert not store.reaches(pages(2 * MIB, 1))
 
