@@ -57,7 +57,7 @@ FAULTS = {
     "corrupt_share": 0.005,
     "fuse_fail_share": 0.002,
 }
-HANG_SHARE = 0.01
+HANG_SHARE = 0.02
 EXPLAINED = {
     Reason.NEVER_WRITTEN,
     Reason.EVICTED,
