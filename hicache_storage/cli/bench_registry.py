@@ -69,6 +69,8 @@ def bench_registry(
         figures = locate_figures(progress) if locate else bench(plan, progress)
     if as_json:
         print_json(figures)
+    elif locate:
+        print_table("Where a prefix is stored", (), list(_flat(figures)))
     else:
         _show(figures)
 

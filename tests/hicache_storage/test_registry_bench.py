@@ -140,3 +140,12 @@ def test_real_metadata_server_finds_the_same_pages(tmp_path: Path, trace: Path) 
     found = [figures[side]["2_clients"]["pages_found"] for side in ("registry", "mini3fs")]
     assert found[0] == found[1] > 0
     assert figures["ratio_to_mini3fs"]["2_clients"] > 1  # type: ignore[operator]  # a number here
+
+
+def test_locate_is_shown_as_a_table_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_bench_locate, "CALLS", 20)
+    app = Typer()
+    app.command()(bench_registry)
+    result = CliRunner().invoke(app, ["--locate"])
+    assert result.exit_code == 0, result.output
+    assert "http p50 ms" in result.output
