@@ -27,6 +27,13 @@ class Evictor:
     ) -> tuple[int, int]:
         """Ask for `count` pages to go, of those that were not used for `idle_ms`; how many went,
         and how many stay. With `wipe` a later process does not find them either."""
+        gone, stay = self._turn_out(count, cause, deadline, idle_ms, wipe)
+        return len(gone), stay
+
+    def _turn_out(
+        self, count: int, cause: str, deadline: Deadline, idle_ms: int = 0, wipe: bool = False
+    ) -> tuple[list[PageName], int]:
+        """As `evict`: which pages went."""
         state = self._state
         with state.lock:
             pages = [state.name(slot) for slot in state.index.victims(count, idle_ms)]
@@ -46,7 +53,7 @@ class Evictor:
                 state.wipe(slots, deadline)
                 state.unpin(slots)
             state.give_back(deadline)
-        return len(gone), len(pages) - len(gone)
+        return gone, len(pages) - len(gone)
 
     def restrict(self, limit_bytes: int | None, ttl_ms: int | None, deadline: Deadline) -> None:
         """See `PageStorage.restrict`."""
@@ -61,19 +68,22 @@ class Evictor:
                 return
             stays = 0 if went else stays + 1
 
-    def room_for(self, pages: int, deadline: Deadline) -> int:
-        """How many of so many new pages the limit leaves room for, when others have gone. The
-        caller has noted them as being written."""
+    def room_for(self, pages: int, deadline: Deadline) -> tuple[int, list[int]]:
+        """How many of so many new pages the limit leaves room for, when others have gone, and the
+        slots of these: `StoreState.wipe_free` is for those that the new pages do not take. The
+        caller has noted the new ones as being written."""
+        slots: list[int] = []
         if self._limit_pages is None:
-            return pages
+            return pages, slots
         for _ in range(_ROUNDS):
             excess = self._excess()
             if excess <= 0 or deadline.passed:
                 break
-            # wiped, since the new pages may take slots elsewhere, on another root
-            if self.evict(min(excess, 2 * pages + _STEP), "quota", deadline, wipe=True) == (0, 0):
+            gone, stay = self._turn_out(min(excess, 2 * pages + _STEP), "quota", deadline)
+            if not gone and not stay:
                 break
-        return max(0, pages - max(0, self._excess()))
+            slots += [page.slot for page in gone]
+        return max(0, pages - max(0, self._excess())), slots
 
     def _step(self, deadline: Deadline) -> tuple[int, int]:
         excess = self._excess()

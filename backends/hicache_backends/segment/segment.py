@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache_backends.deadline import Deadline
+from hicache_backends.identity import DIGEST_BYTES
+from hicache_backends.io.engine import Engine, WriteBatch
+from hicache_backends.io.select import open_engine
 from hicache_backends.native_calls import valid_records
+from hicache_backends.pages import Pages
 from hicache_backends.segment.format import ALIGNMENT, RECORD, RECORD_BYTES
 from hicache_backends.segment.plain import open_plain, plain_size, read_plain
 
+_NEVER = Deadline((1 << 63) - 1)
+"""A local file system lets go of nothing that was begun."""
 _NAME = re.compile(r"seg-([0-9]{6,10})\.(?:data|index)")
 
 
@@ -159,16 +167,37 @@ def read_segment(
 
 
 def zero_records(segment: Segment, slots: Sequence[int]) -> None:
-    """Wipe the records of these slots, given in order, neighbours in one write. Raises OSError."""
-    _zero(segment.index_path, slots)
+    """Wipe the records of these slots in one call of the engine. Raises OSError."""
+    count = len(slots)
+    zeros = bytes(RECORD_BYTES)
+    fd = open_plain(segment.index_path, os.O_RDWR)
+    try:
+        batch = WriteBatch(
+            np.full(count, fd, np.int32),
+            np.asarray(slots, np.int64) * RECORD_BYTES,
+            Pages.from_buffers([zeros] * count, writable=False),
+            bytes(DIGEST_BYTES * count),
+            np.full(count, -1, np.int32),
+            np.zeros(count, np.int64),
+            bytearray(RECORD_BYTES * count),
+            np.zeros(count, np.bool_),
+        )
+        results = _engine().write(batch, _NEVER).results
+    finally:
+        os.close(fd)
+    for result in results[results != RECORD_BYTES][:1].tolist():
+        raise OSError(-result or errno.EIO, os.strerror(-result or errno.EIO), segment.index_path)
 
 
-def _zero(path: str, slots: Sequence[int]) -> None:
+@cache
+def _engine() -> Engine:
+    return open_engine()
+
+
+def _zero(path: str, slots: range) -> None:
     fd = open_plain(path, os.O_RDWR)
     try:
-        for _, group in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
-            run = [slot for _, slot in group]
-            os.pwrite(fd, bytes(len(run) * RECORD_BYTES), run[0] * RECORD_BYTES)
+        os.pwrite(fd, bytes(len(slots) * RECORD_BYTES), slots.start * RECORD_BYTES)
     finally:
         os.close(fd)
 

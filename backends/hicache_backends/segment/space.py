@@ -27,7 +27,8 @@ class Space:
         """A slot for each page, on its home root if that has any, and for how many the ordered
         limit had room. Fewer, the last pages without, where the rest is in use, kept for others,
         beyond the limit, or not to be had by the deadline. The slots belong to the caller."""
-        digests = digests[: self._evictor.room_for(len(digests), deadline)]
+        room, turned_out = self._evictor.room_for(len(digests), deadline)
+        digests = digests[:room]
         homes = [self._state.home(digest) for digest in digests]
         wanted = Counter(homes)
         pools: list[list[int]] = [[] for _ in self._state.volumes]
@@ -53,6 +54,7 @@ class Space:
             if not evicted and not kept:
                 break
         self._drop_dead(pools)
+        self._state.wipe_free(turned_out, deadline)  # on another root, or more than were needed
         return _dealt(homes, pools), len(digests)
 
     def _gulp(self) -> int:

@@ -126,6 +126,20 @@ class StoreState:
             elif segment not in self.dead:
                 self.volumes[segment.volume].free.append(slot)
 
+    def wipe_free(self, slots: Sequence[int], deadline: Deadline) -> None:
+        """Clear the records of those of these slots that nobody has taken."""
+        wanted = {*slots}
+        with self.lock:
+            left = [slot for volume in self.volumes for slot in volume.free if slot in wanted]
+            for volume in self.volumes if left else ():
+                volume.free = array("i", (slot for slot in volume.free if slot not in wanted))
+        if left:
+            try:
+                self.wipe(left, deadline)
+            finally:
+                with self.lock:
+                    self.free(left)
+
     def seal(self, segment: Segment, pages: int) -> None:
         """A segment with so many pages was taken over."""
         self._left[segment] = pages
