@@ -91,18 +91,22 @@ class Room:
     def _released(
         self, chosen: Sequence[PageEntry], idle_ms: Sequence[int], deadline: Deadline, cause: str
     ) -> list[PageEntry]:
-        """The victims that may go; the others are settled."""
-        going: list[bool] = [False] * len(chosen)
+        """The victims that may go; the others are settled, one by one from the tails of chains on,
+        so that what comes before a page that stays is seen to have a follower."""
+        allowed: Sequence[bool] = [False] * len(chosen)
+        going: list[PageEntry] = []
         try:
-            allowed: Sequence[bool] = [True] * len(chosen)
             if self.keeper:
                 allowed = self.keeper.may_evict(chosen, idle_ms, deadline)
-            verdicts = zip(chosen, allowed, strict=True)
-            going = [may_go and self._index.is_leaf(entry) for entry, may_go in verdicts]
+            else:
+                allowed = [True] * len(chosen)
         finally:
-            staying = [entry for entry, goes in zip(chosen, going, strict=True) if not goes]
-            self._index.settle(staying, [False] * len(staying), cause)
-        return [entry for entry, goes in zip(chosen, going, strict=True) if goes]
+            for entry, may_go in zip(chosen, allowed, strict=True):
+                if may_go and self._index.is_leaf(entry):
+                    going.append(entry)
+                else:
+                    self._index.settle([entry], [False], cause)
+        return going
 
     def _remove(self, going: Sequence[PageEntry], deadline: Deadline, cause: str) -> None:
         """Take victims out of the store; those of a late call are settled when it ends."""

@@ -152,6 +152,15 @@ class EvictionTests(Suite):
         assert {entry.digest for entry in keeper.asked} >= {*wanted}
         assert {entry.parent for entry in keeper.asked} == {ROOT}
 
+    def test_what_the_keeper_keeps_has_the_pages_before_it(self, small: PageStorage) -> None:
+        chain = digests_of(*(f"chain {i}" for i in range(6)))
+        put(small, chain, parents=chain_parents(chain))
+        small.set_keeper(StubKeeper(lambda entry: entry.digest != chain[-1]))
+        for n in range(3 * CAPACITY):
+            filler = digests_of(*(f"filler {n} {i}" for i in range(4)))
+            put(small, filler, parents=[ROOT] * 4)
+            assert small.contains(chain) == [True] * 6
+
     def test_a_keeper_that_keeps_everything_fills_the_store_and_breaks_nothing(
         self, small: PageStorage
     ) -> None:
