@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from hicache_backends.deadline import Deadline
 from hicache_backends.identity import Namespace
 from hicache_backends.memory import MemoryStorage
 from hicache_backends.memory_medium import MemoryMedium
 from hicache_backends.outcomes import Reason
-from hicache_backends.storage import PageEntry, PageStorage
+from hicache_backends.storage import PageStorage
 from hicache_backends.testing.canaries import NAMESPACE, PAGE_BYTES, digests_of, put
 from hicache_backends.testing.conformance import PageStorageConformance
 from hicache_backends.testing.medium import Medium
+from tests.backends.keepers import Stubborn
 
 
 class RawMemory(Medium):
@@ -44,23 +43,6 @@ class RawMemory(Medium):
 class TestMemoryConformance(PageStorageConformance):
     def make_medium(self, directory: Path) -> Medium:
         return RawMemory()
-
-
-class Stubborn:
-    """A keeper that lets nothing go until it is told to, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.lets_go = False
-        self.asked: list[int] = []
-
-    def may_evict(
-        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
-    ) -> list[bool]:
-        self.asked.append(len(entries))
-        return [self.lets_go] * len(entries)
-
-    def gone(self, entries: Sequence[PageEntry]) -> None:
-        return
 
 
 def test_a_put_after_a_limit_fell_takes_a_few_steps_of_many_pages_towards_it() -> None:

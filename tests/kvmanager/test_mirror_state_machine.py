@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from hicache_backends.storage import PageEntry
 from kvmanager import keys
@@ -24,6 +23,7 @@ from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
 from kvmanager.options import RegistryOptions
 from kvmanager.service.event_messages import of_event, of_heading, of_pages
+from tests.kvmanager.machines import run
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, soon
 from tests.kvmanager.mirror import Mirror
 from tests.kvmanager.servers import Server
@@ -212,26 +212,13 @@ class MirrorMachine(RuleBasedStateMachine):
                 client.hset(b"n" + TAG, field.decode("latin-1"), 256)
 
 
-def run(server: Server, examples: int, steps: int) -> None:
-    machine = type("Machine", (MirrorMachine,), {"server": server})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_a_mirror_is_what_the_registry_holds(server: Server) -> None:
-    run(server, examples=25, steps=40)
+    run(MirrorMachine, server, examples=25, steps=40)
 
 
 @pytest.mark.slow
 def test_a_mirror_is_what_the_registry_holds_for_long(server: Server) -> None:
-    run(server, examples=100, steps=60)
+    run(MirrorMachine, server, examples=100, steps=60)
 
 
 def test_buckets_that_are_split_under_a_snapshot_hide_no_page(server: Server) -> None:

@@ -6,14 +6,12 @@ import os
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from hicache_backends.outcomes import Reason
@@ -21,6 +19,7 @@ from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager import keys
 from kvmanager.model import Claim, Published, Removal, State
 from kvmanager.options import RegistryOptions
+from tests.kvmanager.machines import run
 from tests.kvmanager.members import NAMESPACE, Cluster, Store, soon
 from tests.kvmanager.servers import Server
 
@@ -255,23 +254,10 @@ class RegistryMachine(RuleBasedStateMachine):
         ]
 
 
-def run(server: Server, examples: int, steps: int) -> None:
-    machine = type("Machine", (RegistryMachine,), {"server": server})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_any_order_of_calls_does_what_the_model_does(server: Server) -> None:
-    run(server, examples=15, steps=30)
+    run(RegistryMachine, server, examples=15, steps=30)
 
 
 @pytest.mark.slow
 def test_many_orders_of_calls_do_what_the_model_does(server: Server) -> None:
-    run(server, examples=100, steps=50)
+    run(RegistryMachine, server, examples=100, steps=50)

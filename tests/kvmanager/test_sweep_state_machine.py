@@ -8,14 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from hicache_backends.errors import RegistryError
@@ -24,6 +22,7 @@ from kvmanager.control import processes
 from kvmanager.control.leases import LeaseLost
 from kvmanager.control.sweep import ORDER_MS, Sweep
 from kvmanager.service.loops.sweeping import _FAMILIES
+from tests.kvmanager.machines import run
 from tests.kvmanager.reporters import Redis
 from tests.kvmanager.servers import Server
 from tests.kvmanager.sessions import (
@@ -246,23 +245,10 @@ def keys_of(joined: bytes | str | None) -> list[bytes]:
     return [raw[i : i + size] for i in range(0, len(raw), size)]
 
 
-def run(server: Server, examples: int, steps: int) -> None:
-    machine = type("Machine", (SweepMachine,), {"server": server})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_nothing_of_a_living_process_is_swept(server: Server) -> None:
-    run(server, examples=30, steps=40)
+    run(SweepMachine, server, examples=30, steps=40)
 
 
 @pytest.mark.slow
 def test_nothing_of_a_living_process_is_swept_in_many_orders_of_steps(server: Server) -> None:
-    run(server, examples=200, steps=50)
+    run(SweepMachine, server, examples=200, steps=50)

@@ -14,7 +14,7 @@ from hicache_backends.fsspec_store import FsspecStore
 from hicache_backends.objects.storage import ObjectOptions, ObjectStorage
 from hicache_backends.outcomes import Outcome, Reason
 from hicache_backends.pages import Pages
-from hicache_backends.storage import UNKNOWN, PageEntry
+from hicache_backends.storage import UNKNOWN
 from hicache_backends.testing.canaries import (
     FILLER,
     NAMESPACE,
@@ -26,6 +26,7 @@ from hicache_backends.testing.canaries import (
     put,
     source,
 )
+from tests.backends.keepers import Stubborn
 
 LATE_MS = 80
 
@@ -179,23 +180,6 @@ def test_asking_a_store_that_hangs_ends_too(storage: ObjectStorage, store: Sluic
     began = time.monotonic()
     assert storage.contains(pages) == [False]
     assert time.monotonic() - began < 4
-
-
-class Stubborn:
-    """A keeper that lets nothing go until it is told to, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.lets_go = False
-        self.asked: list[int] = []
-
-    def may_evict(
-        self, entries: Sequence[PageEntry], touched_ms: Sequence[int], deadline: Deadline
-    ) -> list[bool]:
-        self.asked.append(len(entries))
-        return [self.lets_go] * len(entries)
-
-    def gone(self, entries: Sequence[PageEntry]) -> None:
-        return
 
 
 def test_a_put_after_a_limit_fell_takes_a_few_small_steps_towards_it(store: Sluice) -> None:
