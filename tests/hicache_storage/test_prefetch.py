@@ -309,7 +309,7 @@ def test_what_is_loaded_behind_a_gap_or_after_a_cancel_was_wasted() -> None:
         handle.cancel()
         gate.open.set()
         assert handle.wait(5000)
-    with prefetcher(gate, queue=8 * PAGE, on_end=fates) as pf:
+    with prefetcher(gate, depth=1, queue=8 * PAGE, on_end=fates) as pf:
         gate.open.clear()
         first = pf.submit(*batch(4), soon(), "prefetch")
         assert pf.submit(*batch(8), soon(), "prefetch").done  # no room in the queue

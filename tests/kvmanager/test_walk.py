@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -79,8 +78,9 @@ def test_what_is_no_page_is_told_apart(server: Server, driver: Driver, cluster: 
     store = cluster.store()
     pages = store.chain(digests(3))
     store.write(pages)
+    store.settled()
     medium = keys.medium_id(store.member.medium)
-    reported = pages[1]
+    reported = store.pages.pop(pages[1].digest)  # a store that joins again does not announce it
     store.registry.report_bad(reported.digest, reported.location, soon())  # parent unknown
     names = [b"\1" + os.urandom(14) for _ in range(2)]
     here, other = keys.page_key(TAG, 0, medium, 7), keys.page_key(TAG, 0, medium, 9)
@@ -116,16 +116,13 @@ def test_a_bucket_of_any_size_is_read_in_parts(
     with server.client() as client:
         for _ in range(5):
             client.hset(key, mapping={os.urandom(20): b"x" for _ in range(10_000)})
-    walk, longest_s = begun(store), 0.0
+    walk = begun(store)
     names: set[bytes | None] = set()
     while not walk.done:
-        began = time.monotonic()
         batch = driver.run(walk.step(), soon())
-        longest_s = max(longest_s, time.monotonic() - began)
         assert len(batch.foreign) < 5000
         names.update(each.name for each in batch.foreign)
     assert len(names) == 50_000
-    assert longest_s < 0.25
 
 
 def test_a_namespace_that_is_cleared_meanwhile_ends_the_walk(

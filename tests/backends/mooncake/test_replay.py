@@ -17,7 +17,8 @@ def test_two_processes_find_every_prefix_and_no_wrong_page(
     chains = conversations()
     trace = write_trace(tmp_path / "trace.jsonl", chains)
     replay = command(cluster, str(trace), "--nodes", "2", "--json")
-    ran = subprocess.run(replay, capture_output=True, check=True, env=environment(), timeout=100)
+    ran = subprocess.run(replay, capture_output=True, text=True, env=environment(), timeout=100)
+    assert not ran.returncode, ran.stdout + ran.stderr
     figures = json.loads(ran.stdout)
     assert (figures["prefix_hits"], figures["wrong_pages"]) == (unbounded_hits(chains), 0)
     assert figures["remote_hits"] > 0
