@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -15,15 +14,10 @@ from redis.backoff import NoBackoff
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryUnavailable
-from kvmanager.connection import RECEIVE_BYTES, Pool, Probed
+from kvmanager.connection import Pool, Probed
 from kvmanager.endpoint import Endpoint
 from kvmanager.probe import Probe
 from kvmanager.resp import Replies
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout
-else:
-    from async_timeout import timeout  # redis-py's there
 
 _KINDS: dict[type, type[redis.asyncio.connection.AbstractConnection]] = {
     redis.Connection: redis.asyncio.Connection,
@@ -32,21 +26,59 @@ _KINDS: dict[type, type[redis.asyncio.connection.AbstractConnection]] = {
 }
 
 
+class _Stream(asyncio.Protocol):
+    """Bytes from the server, for the one request that waits for them: asyncio's own streams would
+    cost a lookup as much as its reply does."""
+
+    def __init__(self) -> None:
+        self.lost: OSError | None = None
+        self._received = Replies(0)
+        self._whole: asyncio.Future[bytes] | None = None
+
+    def expect(self, replies: int) -> asyncio.Future[bytes]:
+        """So many replies, from now on."""
+        self._received = Replies(replies)
+        self._whole = asyncio.get_running_loop().create_future()
+        return self._whole
+
+    def data_received(self, data: bytes) -> None:
+        whole = self._whole
+        try:
+            if self._received.take(data) and whole is not None and not whole.done():
+                whole.set_result(bytes(self._received.raw))
+        except ConnectionResetError as error:
+            self.connection_lost(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not isinstance(exc, OSError):
+            exc = ConnectionResetError("the server closed the connection")
+        self.lost = self.lost or exc
+        if self._whole is not None and not self._whole.done():
+            self._whole.set_exception(self.lost)
+
+
 class AsyncConnection:
     """A connection used by one task at a time.
 
-    redis-py makes it (address, TLS, AUTH, SELECT); requests then go over its streams.
+    redis-py makes it (address, TLS, AUTH, SELECT); requests then go over its transport.
     """
 
     def __init__(self, made: redis.asyncio.connection.AbstractConnection, generation: int) -> None:
         self._made = made
         self.generation = generation
-        self.clean = True  # no request without its reply
-        reader, writer = made._reader, made._writer
-        if reader is None or writer is None:
+        self._between = True  # no request without its reply
+        writer = made._writer
+        if writer is None or writer.transport.is_closing():
             raise RegistryUnavailable("the connection was closed while it was made")
-        self._reader: asyncio.StreamReader = reader
-        self._writer: asyncio.StreamWriter = writer
+        self._transport: asyncio.WriteTransport = writer.transport
+        self._stream = _Stream()
+        self._transport.set_protocol(self._stream)
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def clean(self) -> bool:
+        """Whether it can carry another request."""
+        return self._between and self._stream.lost is None
 
     async def probe(self, probe: Probe, deadline: Deadline) -> Probed:
         """Raises as `exchange`."""
@@ -59,33 +91,37 @@ class AsyncConnection:
     async def exchange(self, request: bytes, deadline: Deadline, replies: int = 1) -> bytes:
         """The raw replies. Raises TimeoutError, OSError; close the connection after either, and
         after a cancellation."""
-        self.clean = False
+        if self._stream.lost is not None:
+            raise self._stream.lost
+        self._between = False
+        whole = self._stream.expect(replies)
+        self._transport.write(request)
+        late = self._loop.call_later(deadline.remaining_ms() / 1000, _late, whole)
         try:
-            async with timeout(deadline.remaining_ms() / 1000):
-                reply = await self._exchange(request, replies)
-        except asyncio.TimeoutError:  # on Python 3.10 another class than TimeoutError
-            raise TimeoutError("no reply by the deadline") from None
-        self.clean = True
-        return reply
-
-    async def _exchange(self, request: bytes, replies: int) -> bytes:
-        self._writer.write(request)
-        await self._writer.drain()
-        received = Replies(replies)
-        while not received.take(await self._reader.read(RECEIVE_BYTES)):
-            pass
-        return bytes(received.raw)
+            raw = await whole
+        finally:
+            late.cancel()
+        self._between = True
+        return raw
 
     async def close(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError):
             await self._made.disconnect(nowait=True)
 
 
+def _late(whole: asyncio.Future[bytes]) -> None:
+    if not whole.done():
+        whole.set_exception(TimeoutError("no reply by the deadline"))
+
+
 class AsyncChannel(Protocol):
     """As `connection.Channel`; close it after a cancellation, too."""
 
-    clean: bool
     generation: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether it can carry another request."""
 
     async def exchange(self, request: bytes, deadline: Deadline) -> bytes:
         """The raw reply. Raises TimeoutError, OSError; close the channel after either."""
@@ -108,8 +144,11 @@ class AsyncChannelPool(ABC):
 
     async def take(self, deadline: Deadline) -> AsyncChannel:
         """An idle connection or a new one. Raises RegistryUnavailable, RegistryRefused."""
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.clean:
+                return connection
+            await connection.close()  # the server closed it
         left_ms = min(deadline.remaining_ms(), self._connect_timeout_ms)
         return await self._open(max(left_ms, 1) / 1000, self._generation)
 
