@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from hicache_backends.mooncake.filesystem import MooncakeFileSystem
 
 _EVICTION_S = 0.05
+_BEING_WRITTEN_S = 0.02
 _WORTH_AN_EXCHANGE = 256 << 10
+_NOT_THERE = (MISSING, NOT_READY)  # one that is still being written is not there yet
 _EVICTED_AT_ONCE = miss(Reason.NO_SPACE, "evicted as soon as it was stored")
 
 
@@ -128,26 +130,30 @@ class MooncakeStore(ObjectStore):
 
     def remove(self, keys: Sequence[str], deadline: Deadline) -> list[Outcome]:
         codes = self._client.remove(self._names(keys), deadline)
-        # a page that is still being written (-703) is not there yet
-        return [HIT if code in (MISSING, NOT_READY) else outcome_of(code) for code in codes]
+        return [HIT if code in _NOT_THERE else outcome_of(code) for code in codes]
 
     def read(self, key: str, deadline: Deadline) -> bytes | None:
         name = self._names([key])[0]
-        size = self._client.size(name)
-        if size == MISSING:
-            return None
+        code = size = self._client.size(name)
         if size > 0:
             memory = bytearray(size)
             pages = Pages.from_buffers([memory], writable=True)
             code = self._client.get_into([name], pages, deadline)[0]
             if code == size:
                 return bytes(memory)
-            size = code
-        raise StorageUnavailable(f"{self.name}: {outcome_of(size, reading=1).detail}")
+        if code in _NOT_THERE:
+            return None
+        raise StorageUnavailable(f"{self.name}: {outcome_of(code, reading=1).detail}")
 
     def create(self, key: str, data: bytes, deadline: Deadline) -> None:
+        """One that another process is writing is waited for, and written here if that one dies
+        and Mooncake gives its object up."""
         pages = Pages.from_buffers([data], writable=False)
         outcome = self.put_from([key], pages, deadline)[0]
+        while outcome.reason is Reason.BEING_WRITTEN and not deadline.passed:
+            time.sleep(_BEING_WRITTEN_S)
+            again = self.put_from([key], pages, deadline)[0]
+            outcome = outcome if again.reason is Reason.TIMEOUT else again
         if not outcome.ok:
             raise StorageUnavailable(f"{self.name}: {outcome.detail}")
 

@@ -39,8 +39,9 @@ class MooncakeCluster:
     def http(self) -> str:
         return f"http://127.0.0.1:{self.http_port}"
 
-    def start_master(self) -> None:
-        """Start it and wait until it takes connections."""
+    def start_master(self, discard_s: int = 30) -> None:
+        """Start it and wait until it takes connections. `discard_s`: after so long it gives up an
+        object that was begun and not ended."""
         binary = master_binary()
         assert binary is not None
         with (self.directory / "master.log").open("ab") as log:
@@ -54,6 +55,7 @@ class MooncakeCluster:
                     f"--metrics_port={self.http_port}",
                     f"--default_kv_lease_ttl={LEASE_MS}",
                     f"--client_ttl={CLIENT_TTL_S}",
+                    f"--put_start_discard_timeout_sec={discard_s}",
                     "--logtostderr",
                 ],
                 stdout=log,
