@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hicache_storage.cli.output import AsJson, print_figures
+from hicache_storage.cli.output import AsJson, print_error, print_figures
 
 if TYPE_CHECKING:
     from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult
+
+_NAMED = 10
 
 
 def replay(
@@ -69,7 +71,14 @@ def replay(
         figures["misses"] = [f"{reason} {n:,}" for reason, n in figures["misses"].items()]
     print_figures(f"{trace.name}, {nodes} process(es)", figures, as_json=as_json)
     if result.total.wrong_pages:
+        print_error(_wrong(result.total.wrong_pages, sorted(result.total.wrong)))
         raise typer.Exit(1)
+
+
+def _wrong(pages: int, blocks: list[int]) -> str:
+    """How many pages came back wrong, and of which blocks: the first of them."""
+    named = ", ".join(map(str, blocks[:_NAMED])) + (", ..." if len(blocks) > _NAMED else "")
+    return f"{pages:,} wrong page(s) were read, of {len(blocks):,} block(s): {named}"
 
 
 def _pairs(options: Iterable[str]) -> dict[str, str]:

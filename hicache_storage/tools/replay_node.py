@@ -98,6 +98,7 @@ class Node:
         hit = np.fromiter(map(bool, outcomes), np.bool_, len(keys))
         wrong = self._content.wrong(blocks, self._memory[: len(keys)]) & hit
         self.report.wrong_pages += int(wrong.sum())
+        self.report.wrong.update(blocks[i] for i in np.flatnonzero(wrong).tolist())
         self.report.remote_hits += int((hit & ~np.array(own)).sum())
         self._count_misses(blocks, outcomes)
         read: list[bool] = (hit & ~wrong).tolist()

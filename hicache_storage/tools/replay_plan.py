@@ -117,6 +117,7 @@ class NodeOrders:
 class NodeReport:
     """What one process counted, and its seconds inside the store's calls.
 
+    `wrong`: the blocks for which another page came back; `wrong_pages` counts every time.
     `damaged`: the blocks whose page a checksum rejected; `misses` counts every such rejection.
     """
 
@@ -134,6 +135,7 @@ class NodeReport:
     set_seconds: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
     damaged: set[int] = field(default_factory=set)
+    wrong: set[int] = field(default_factory=set)
 
     @classmethod
     def sum(cls, reports: Sequence[NodeReport]) -> NodeReport:
@@ -142,18 +144,22 @@ class NodeReport:
         for report in reports:
             for name in (f.name for f in dataclasses.fields(cls)):
                 value, more = getattr(total, name), getattr(report, name)
-                setattr(total, name, value | more if name == "damaged" else value + more)
+                setattr(total, name, value | more if name in _SETS else value + more)
         return total
 
     def to_json(self) -> dict[str, Any]:
         """What JSON can hold; asdict would break a Counter."""
         raw = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**raw, "damaged": sorted(self.damaged)}
+        return {**raw, **{name: sorted(raw[name]) for name in _SETS}}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> NodeReport:
-        more = {"misses": Counter(raw["misses"]), "damaged": set(raw["damaged"])}
-        return cls(**{**raw, **more})
+        sets = {name: set(raw[name]) for name in _SETS}
+        return cls(**{**raw, **sets, "misses": Counter(raw["misses"])})
+
+
+_SETS = ("damaged", "wrong")
+"""Of the report's fields those that are sets of blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,20 @@ import pytest
 from typer.testing import CliRunner
 
 from hicache_backends.errors import ConfigError, StorageError
+from hicache_backends.nvme import NvmeOptions
 from hicache_storage.cli.app import build
+from hicache_storage.tools.content import PageContent, page_key, page_memory
 from hicache_storage.tools.line_process import LineProcess
 from hicache_storage.tools.replay import replay
 from hicache_storage.tools.replay_corrupt import asked_again
-from hicache_storage.tools.replay_plan import ReplayPlan, ReplayResult, Sizes, pages_of
+from hicache_storage.tools.replay_plan import (
+    ReplayPlan,
+    ReplayResult,
+    Sizes,
+    pages_of,
+    replay_namespace,
+)
+from hicache_storage.tools.tool_store import open_tool_store
 from tests.hicache_storage.chains import (
     TURNS,
     USERS,
@@ -107,6 +116,19 @@ def test_pages_outlive_the_processes_in_a_directory_that_is_kept(
     again = replay(ReplayPlan(trace, directory=tmp_path / "kept"))
     assert again.total.prefix_hits == again.total.block_refs
     assert again.total.pages_written == 0
+
+
+def test_a_wrong_page_fails_the_command_which_names_its_block(trace: Path, tmp_path: Path) -> None:
+    namespace, memory = replay_namespace(4096), page_memory(2, 4096)
+    PageContent(4096).fill([900, 901], memory)  # of no block of the trace
+    store, _ = open_tool_store(namespace, NvmeOptions((str(tmp_path),)))
+    with store:
+        assert all(store.set([page_key(0), page_key(1)], list(memory)))
+    done = CliRunner().invoke(build(), ["replay", str(trace), "--dir", str(tmp_path), "--json"])
+    assert done.exit_code == 1, done.output
+    wrong = json.loads(done.stdout)["wrong_pages"]
+    assert wrong >= 2
+    assert f"{wrong:,} wrong page(s) were read, of 2 block(s): 0, 1" in done.stderr
 
 
 def test_the_temporary_directory_is_gone_afterwards(
