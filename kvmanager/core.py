@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,12 +25,10 @@ from kvmanager.flow import Flow, T, answer
 from kvmanager.journal import Batch, Journal
 from kvmanager.model import MAX_KEYS, MAX_PROBES, Claim, Lookup, Member, Orders, Published, Removal
 from kvmanager.options import RegistryOptions
-from kvmanager.probe import SKEW, Probe, Routes, is_fresh
+from kvmanager.probe import UNIT_MS, Probe, Routes, monotonic_units
 from kvmanager.resp import Reply
 from kvmanager.scripts import Call
 
-MAX_PROBED_MEDIA = 4
-"""A probe asks for each page on each medium, the script only until the page is found."""
 OTHER_WRITER = "the registry has mutations of this store that it did not send; announcing all again"
 
 
@@ -51,7 +48,7 @@ class SessionCore:
         self.options = options
         self.wake = wake
         self.wire = speaks(namespace, member)
-        self.routes = Routes(self.wire.tag, max(1, options.touch_interval_ms // wire.UNIT_MS))
+        self.routes = Routes(self.wire.tag, max(1, options.touch_interval_ms // UNIT_MS))
         self.journal = Journal(options.journal_entries)
         self.joined = False
         self.epoch = 0
@@ -63,9 +60,7 @@ class SessionCore:
         self.begin_anew = True  # nothing short of announcing all pages will do
         self.behind = True  # the registry may lack a mutation
         self.withdrawn: set[tuple[bytes, bytes]] | None = None  # removed since announcing began
-        self._touching = False  # the last lookup wrote access times: a probe would not suffice
         self.hits = 0  # found by probes since the last heartbeat, which counts them
-        self._clock_ahead = 0  # the server's clock against the monotonic one, in access stamps
         self.counters = {"stale_epochs": 0, "rejoined": 0, "replayed": 0, "announced": 0}
         self._numbering = threading.Lock()  # held while mutations take their sequence
         self._tokens = itertools.count(model.first_token(member.process, member.store))
@@ -87,7 +82,7 @@ class SessionCore:
                 call = self.probe(chunk, media, why=why)
             else:
                 call = self.wire.lookup(
-                    self.epoch, chunk, media, prefix, self.routes.touch_interval
+                    self.epoch, chunk, media, prefix, self.routes.touch_interval, why
                 )
             try:
                 read = partial(self.found, keys_asked=len(chunk), absent=absent)
@@ -198,7 +193,7 @@ class SessionCore:
         call = self.wire.beat(self.obeyed, ttl_ms, hits, begin, self.mode or "")
         beat = yield from self._ask(call, self.wire.read_beat)
         self.hits -= hits
-        self._clock_ahead = beat.now - _stamp_units()
+        self.routes.clock_ahead = beat.now - monotonic_units()
         self.counters["rejoined"] += self.joined and not beat.returned
         self.joined = True
         if beat.epoch != self.epoch:
@@ -282,28 +277,20 @@ class SessionCore:
         absent: Reason = Reason.NEVER_WRITTEN,
     ) -> Lookup:
         """What the reply to a lookup says. `absent`: the reason of a page that is nowhere."""
-        if isinstance(reply, list):  # the script counts its own
-            found = len(reply)
-            self.hits += found
-        else:
-            head = self.wire.first_found(reply)
-            self._touching = bool(head) and not is_fresh(head, self._now(), self.routes.patience)
-        return self.wire.read_lookup(reply, keys_asked, absent)
+        if not isinstance(reply, list):
+            self.routes.scripted(self.wire.first_found(reply))
+        lookup = self.wire.read_lookup(reply, keys_asked, absent)
+        if not self.wire.counted(reply):
+            self.hits += sum(map(bool, lookup.locations))
+        return lookup
 
     def may_probe(self, media: Sequence[bytes]) -> bool:
         """Whether a probe is likely to suffice."""
-        few = 0 < len(media) <= MAX_PROBED_MEDIA
-        return few and self.wire.direct and not self._touching
+        return self.wire.direct and self.routes.may_suffice(media)
 
     def probe(self, digests: Sequence[bytes], media: Sequence[bytes], *, why: bool) -> Probe:
         """For at most `most_pages(media)` digests, on one medium at least."""
-        epoch, reached = self.epoch, tuple(media)
-        route = self.routes.find(epoch, reached)
-        return Probe(self.routes, epoch, reached, list(digests), why, self._now(), route)
-
-    def _now(self) -> int:
-        """As `Probe.now`."""
-        return (_stamp_units() + self._clock_ahead + SKEW) & 0xFFFFFFFF
+        return self.routes.probe(self.epoch, digests, media, why=why)
 
     def _ask(self, call: Call | Probe, read: Callable[[Any], T]) -> Flow[T]:
         try:
@@ -329,10 +316,6 @@ class SessionCore:
 def most_pages(media: Sequence[bytes]) -> int:
     """Pages that one lookup may ask for."""
     return min(MAX_KEYS, MAX_PROBES // max(1, len(media)))
-
-
-def _stamp_units() -> int:
-    return time.monotonic_ns() // (wire.UNIT_MS * 1_000_000)
 
 
 def _nowhere(n: int, reason: Reason | None) -> Lookup:

@@ -3,16 +3,18 @@
 It suffices where every page from the start was used lately, so that no access time is due, and no
 reason for a miss is wanted; else the script is asked the same and answers everything. What follows
 the HGETs says whether the epoch and the numbers of buckets were those that the keys were made
-with: numbers only grow, so they were the same all along. `csrc/probe.c` does what `Probe` says in
-one call.
+with: numbers only grow, so they were the same all along. `csrc/probe.c` is its fast twin.
 """
 
 from __future__ import annotations
 
 import struct
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hicache_backends import native_calls
 from hicache_backends.errors import RegistryError
 from hicache_backends.identity import DIGEST_BYTES
 from kvmanager import keys, resp
@@ -23,8 +25,12 @@ _MAX_ENTRY = 55
 _ENTRY_MARK = 64
 _READ = 64
 _KNOWN_ROUTES = 64
+UNIT_MS = 100
+"""Access stamps count these."""
 SKEW = 10
-"""So far, in access stamps, may a member's idea of the server's clock be behind."""
+"""So far, in access stamps, may one's idea of the server's clock be behind."""
+MAX_PROBED_MEDIA = 4
+"""A probe asks for each page on each medium, the script only until the page is found."""
 
 Parts = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """Prefixes of the media's keys, equally long; numbers of buckets, 4 bytes each, little endian;
@@ -42,14 +48,40 @@ class Route:
 
 
 class Routes:
-    """The routes of one namespace, each with the numbers of buckets last seen."""
+    """The routes of one namespace, each with the numbers of buckets last seen, and whether they
+    are worth taking.
+
+    `clock_ahead`: the server's clock against the monotonic one, in access stamps.
+    """
 
     def __init__(self, tag: bytes, touch_interval: int) -> None:
         """`touch_interval`: of 100 ms, how often a page's access time is written."""
         self._tag = tag
         self.touch_interval = touch_interval
         self.patience = touch_interval + SKEW
+        self.clock_ahead = 0
+        self._touching = False  # the last script wrote access times: a probe would not suffice
         self._known: dict[tuple[int, tuple[bytes, ...]], Route] = {}
+
+    def now(self) -> int:
+        """As `Probe.now`."""
+        return (monotonic_units() + self.clock_ahead + SKEW) & 0xFFFFFFFF
+
+    def may_suffice(self, media: Sequence[bytes]) -> bool:
+        """Whether a probe is likely to."""
+        return 0 < len(media) <= MAX_PROBED_MEDIA and not self._touching
+
+    def scripted(self, head: bytes) -> None:
+        """The script answered; `head` is that of the first page's entry, b"" if it found none."""
+        self._touching = bool(head) and not is_fresh(head, self.now(), self.patience)
+
+    def probe(
+        self, epoch: int, digests: Sequence[bytes], media: Sequence[bytes], *, why: bool
+    ) -> Probe:
+        """For digests on one medium at least."""
+        reached = tuple(media)
+        route = self.find(epoch, reached)
+        return Probe(self, epoch, reached, list(digests), why, self.now(), route)
 
     def find(self, epoch: int, media: tuple[bytes, ...]) -> Route:
         """The route to media (uuids, nearest first)."""
@@ -115,6 +147,11 @@ class Probe:
         """As `Call.request`: itself."""
         return self
 
+    def tell_time(self, clock_ahead: int) -> None:
+        """As `Routes.clock_ahead`."""
+        self.routes.clock_ahead = clock_ahead
+        self.now = self.routes.now()
+
     def learn(self, tail: bytes) -> None:
         """The replies behind the HGETs."""
         if tail != self.route.parts[3]:
@@ -122,6 +159,11 @@ class Probe:
 
     def packed(self) -> bytes:
         """The HGETs and what follows them. Raises ValueError for what is no digest."""
+        packed = native_calls.pages_request(self.route.parts, self.digests)
+        return self.packed_by_python() if packed is None else packed
+
+    def packed_by_python(self) -> bytes:
+        """As `packed`."""
         if any(len(digest) != DIGEST_BYTES for digest in self.digests):
             raise ValueError(f"a digest has {DIGEST_BYTES} bytes")
         prefixes, _, tail, *_ = self.route.parts
@@ -146,6 +188,18 @@ class Probe:
     def read(self, raw: bytes) -> tuple[list[bytes] | None, bytes]:
         """Locations of the pages found from the start, None if the script is to be asked; and the
         replies behind the HGETs."""
+        found = native_calls.read_pages(
+            self.route.parts,
+            len(self.digests),
+            raw,
+            why=self.why,
+            now=self.now,
+            interval=self.routes.patience,
+        )
+        return self.read_by_python(raw) if found is None else found
+
+    def read_by_python(self, raw: bytes) -> tuple[list[bytes] | None, bytes]:
+        """As `read`."""
         values = resp.split(raw)
         asked = len(self.digests)
         pages, tail = values[: asked * len(self.media)], b"".join(values[asked * len(self.media) :])
@@ -169,6 +223,11 @@ class Probe:
 
     def _is_fresh(self, entry: bytes) -> bool:
         return is_fresh(entry, self.now, self.routes.patience)
+
+
+def monotonic_units() -> int:
+    """This machine's monotonic clock in access stamps."""
+    return time.monotonic_ns() // (UNIT_MS * 1_000_000)
 
 
 def is_fresh(entry: bytes, now: int, patience: int) -> bool:

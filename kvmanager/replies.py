@@ -88,6 +88,11 @@ def read_lookup(reply: Reply | list[bytes], keys_asked: int, absent: Reason) -> 
     return Lookup(locations + [b""] * short, reasons + reasons[-1:] * short)
 
 
+def counted(reply: Reply | list[bytes]) -> bool:
+    """Whether the registry counted the pages that a lookup found: its script does."""
+    return not isinstance(reply, list)
+
+
 def first_found(reply: Reply) -> bytes:
     """The head of the first page's entry; b"" unless a lookup's script found it."""
     head = reply[1 : 1 + _ENTRY_HEAD] if isinstance(reply, bytes) else b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hicache_backends import native_calls
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 
 Reply = bytes | int | None
@@ -111,7 +112,7 @@ def parse(raw: bytes) -> Reply:
 
 
 class Replies:
-    """So many replies, put together as their bytes come; what `exchange.c` does."""
+    """So many replies, put together as their bytes come."""
 
     def __init__(self, count: int) -> None:
         self.raw = bytearray()
@@ -119,11 +120,18 @@ class Replies:
         self._end = 0
 
     def take(self, part: bytes) -> bool:
-        """Whether the last one is whole now. Raises ConnectionResetError for the end of the
-        stream, for what is none, and for bytes after the last."""
+        """Whether the last one is whole now. Raises ConnectionError for the end of the stream, for
+        what is none, and for bytes after the last."""
         if not part:
             raise ConnectionResetError("the server closed the connection")
         self.raw += part
+        skipped = native_calls.skip_replies(self.raw, self._end, self._left)
+        if skipped is None:
+            return self._skip()
+        self._end, self._left = skipped
+        return not self._left
+
+    def _skip(self) -> bool:
         while self._left:
             size = reply_size(self.raw, self._end)
             if size < 0 or self._end + size > MAX_REPLY_BYTES:

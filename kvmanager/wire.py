@@ -11,10 +11,9 @@ from hicache_backends.identity import DIGEST_BYTES, Namespace
 from hicache_backends.storage import PageEntry
 from kvmanager import keys, replies, reports, resp
 from kvmanager.model import MAX_LOCATION_BYTES, Member
+from kvmanager.probe import UNIT_MS
 from kvmanager.scripts import Call
 
-UNIT_MS = 100
-"""Access stamps count these."""
 PARENT_AGE_MS = 24 * 3600 * 1000
 """A page without any use for this long is no longer kept for its children's sake."""
 _LITTLE_ROOT = 1 << 56  # second half of ROOT as a little-endian integer
@@ -25,6 +24,7 @@ class Wire:
 
     direct = True
     first_found = staticmethod(replies.first_found)
+    counted = staticmethod(replies.counted)
     read_lookup = staticmethod(replies.read_lookup)
     read_claims = staticmethod(replies.read_claims)
     read_done = staticmethod(replies.read_done)
@@ -49,8 +49,10 @@ class Wire:
         media: Sequence[bytes],
         prefix: bool,
         touch_interval: int,
+        why: bool = True,
     ) -> Call:
-        """`touch_interval`: in access stamps."""
+        """`touch_interval`: in access stamps. `why`: misses need reasons, which the script gives
+        in any case."""
         return Call.of(
             "lookup",
             (self._names,),

@@ -8,7 +8,6 @@
 
 #include "csrc/blake2b.h"
 #include "csrc/crc32c.h"
-#include "csrc/exchange.h"
 #include "csrc/prefixes.h"
 #include "csrc/records.h"
 
@@ -115,29 +114,6 @@ static PyObject *valid_records(PyObject *self, PyObject *args)
     return result;
 }
 
-static PyObject *exchange_py(PyObject *self, PyObject *args)
-{
-    (void)self;
-    int fd, status;
-    PyObject *request;
-    long long deadline_ns;
-    Py_ssize_t replies = 1;
-    struct reply reply;
-    if (!PyArg_ParseTuple(args, "iSL|n:exchange", &fd, &request, &deadline_ns, &replies))
-        return NULL;
-    if (replies < 1)
-        return PyErr_Format(PyExc_ValueError, "%zd replies", replies);
-    const char *bytes = PyBytes_AsString(request);
-    size_t size = (size_t)PyBytes_Size(request);
-    Py_BEGIN_ALLOW_THREADS
-    status = exchange(fd, bytes, size, (size_t)replies, deadline_ns, &reply);
-    Py_END_ALLOW_THREADS
-    PyObject *result = status ? exchange_error(status)
-                              : PyBytes_FromStringAndSize(reply.bytes, (Py_ssize_t)reply.size);
-    free(reply.bytes);
-    return result;
-}
-
 /* --- sets of digests ------------------------------------------------------------------------ */
 
 #define DIGEST_BYTES 16
@@ -234,7 +210,11 @@ static PyMethodDef functions[] = {
     {"crc32c", crc32c_py, METH_VARARGS, "CRC-32C of bytes, going on from a seed."},
     {"valid_records", valid_records, METH_VARARGS, "Which of the 64-byte records are whole."},
     {"exchange", exchange_py, METH_VARARGS, "Send requests, receive their RESP2 replies."},
+    {"try_exchange", try_exchange_py, METH_VARARGS, "The part of it that needs no sleep."},
+    {"skip_replies", skip_replies_py, METH_VARARGS, "Step over whole RESP2 replies."},
     {"lookup", lookup, METH_VARARGS, "Look pages up; see csrc/probe.h."},
+    {"pages_request", pages_request_py, METH_VARARGS, "What a lookup sends."},
+    {"read_pages", read_pages_py, METH_VARARGS, "What the replies to it say."},
     {"prefixes_add", prefixes_add_py, METH_VARARGS, "Add packed digests to a set."},
     {"prefixes_remove", prefixes_remove_py, METH_VARARGS, "Take packed digests out of a set."},
     {"prefixes_find", prefixes_find_py, METH_VARARGS, "For each of a list: is it in the set?"},

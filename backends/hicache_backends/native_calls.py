@@ -67,9 +67,27 @@ def exchange(fd: int, request: bytes, deadline: Deadline, replies: int = 1) -> b
     return _native.exchange(fd, request, deadline.at_ns, replies) if HAVE_NATIVE else None
 
 
+def try_exchange(fd: int, request: bytes, replies: int) -> tuple[int, bytes, bool]:
+    """The part of an exchange that needs no sleep: how many bytes of the request were sent, what
+    was received within 80 µs, and whether that is all. Raises as `exchange`."""
+    return _native.try_exchange(fd, request, replies) if HAVE_NATIVE else (0, b"", False)
+
+
+def skip_replies(raw: bytearray, start: int, wanted: int) -> tuple[int, int] | None:
+    """Where the whole replies from `start` on end, at most so many, and how many are missing.
+
+    None without the extension. Raises ConnectionError as `exchange`.
+    """
+    return _native.skip_replies(raw, start, wanted) if HAVE_NATIVE else None
+
+
+Route = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+"""`kvmanager.probe.Parts`."""
+
+
 def lookup(
     fd: int,
-    route: tuple[bytes, bytes, bytes, bytes, bytes, bytes],
+    route: Route,
     digests: list[bytes],
     deadline: Deadline,
     *,
@@ -85,3 +103,18 @@ def lookup(
     if not HAVE_NATIVE:
         return None
     return _native.lookup(fd, deadline.at_ns, route, digests, why, now, interval)
+
+
+def pages_request(route: Route, digests: list[bytes]) -> bytes | None:
+    """What `lookup` sends first. Raises ValueError as it does; None without the extension."""
+    return _native.pages_request(route, digests) if HAVE_NATIVE else None
+
+
+def read_pages(
+    route: Route, asked: int, raw: bytes, *, why: bool, now: int, interval: int
+) -> tuple[list[bytes] | None, bytes] | None:
+    """What the whole replies to that say of so many pages, as `Probe.read` has it.
+
+    None without the extension. Raises ConnectionError for fewer replies.
+    """
+    return _native.read_pages(route, asked, raw, why, now, interval) if HAVE_NATIVE else None

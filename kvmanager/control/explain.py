@@ -21,8 +21,8 @@ from kvmanager.control.namespaces import (
 )
 from kvmanager.flow import Flow, answer
 from kvmanager.model import State
+from kvmanager.probe import UNIT_MS
 from kvmanager.scripts import Call
-from kvmanager.wire import UNIT_MS
 
 MAX_PAGES = 256
 """Of one question."""

@@ -12,9 +12,10 @@ from hicache_backends.storage import UNKNOWN, PageEntry
 from kvmanager import replies, reports
 from kvmanager.http import message as http_message
 from kvmanager.model import MAX_LOCATION_BYTES, Claim, Lookup
+from kvmanager.probe import UNIT_MS
 from kvmanager.replies import Beat, EpochMoved, Forgotten, Mutation
 from kvmanager.scripts import Call, script
-from kvmanager.wire import UNIT_MS, Wire, joined, joined_locations
+from kvmanager.wire import Wire, joined, joined_locations
 
 MAX_TTL_MS = 24 * 3600 * 1000
 _WHY = {reason.value: reason for reason in Reason}
@@ -33,6 +34,7 @@ class HttpWire(Wire):
         media: Sequence[bytes],
         prefix: bool,
         touch_interval: int,
+        why: bool = True,
     ) -> Call:
         return self._call(
             "lookup",
@@ -41,6 +43,8 @@ class HttpWire(Wire):
             media=list(media),
             prefix=prefix,
             touch_interval_ms=min(touch_interval * UNIT_MS, MAX_TTL_MS),
+            why=why,
+            counts=True,
         )
 
     def claim(self, epoch: int, digests: Sequence[bytes], token: bytes, ttl_ms: int) -> Call:
@@ -129,6 +133,10 @@ class HttpWire(Wire):
     @staticmethod
     def first_found(reply: Any) -> bytes:
         return b""  # the service decides by itself whether access times are due
+
+    @staticmethod
+    def counted(reply: Any) -> bool:
+        return _answer(reply).get("counted") is not False
 
     @staticmethod
     def read_lookup(reply: Any, keys_asked: int, absent: Reason) -> Lookup:

@@ -9,7 +9,7 @@ import logging
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from kvmanager.flow import Flow, T, answer
-from kvmanager.scripts import Call
+from kvmanager.probe import Probe
 from kvmanager.service.codec import Refusal
 from kvmanager.service.node import MAX_TIMEOUT_MS, PATIENCE_MS, Node
 from kvmanager.service.routes import Answer, Plan
@@ -53,6 +53,8 @@ class Backing:
 
     async def ask(self, plan: Plan, tag: bytes, timeout_ms: float) -> Answer:
         """As `run`, for a data route's plan."""
+        if isinstance(plan.call, Probe):
+            plan.call.tell_time(self._node(tag).clock_ahead)
         found = await self.run(_carried_out(plan), tag, timeout_ms)
         after = plan.after(found)
         if after is not None:
@@ -160,10 +162,10 @@ def _once(command: bytes) -> Flow[object]:
 
 
 def _carried_out(plan: Plan) -> Flow[Answer]:
-    if isinstance(plan.call, Call):
-        reply = yield from answer(plan.call)
-    else:
+    if isinstance(plan.call, bytes):
         reply = yield plan.call
+    else:
+        reply = yield from answer(plan.call)
     try:
         return plan.read(reply)
     except RegistryRefused as refused:

@@ -100,6 +100,10 @@ class LookupAsked(InEpoch):
     touch_interval_ms: Annotated[
         Interval, Field(description="How often a page's access time is written")
     ] = 60_000
+    why: Annotated[bool, Field(description="Whether reasons for misses are wanted")] = True
+    counts: Annotated[
+        bool, Field(description="The caller counts pages found, and tells with its heartbeats")
+    ] = False
 
     @model_validator(mode="after")
     def _bounded(self) -> LookupAsked:
@@ -109,10 +113,12 @@ class LookupAsked(InEpoch):
 
 
 class LookupAnswer(Document):
-    """For each digest the location of the nearest copy (empty: none), and why there is none."""
+    """For each digest the location of the nearest copy (empty: none), and why there is none.
+    `counted`: the service counted the pages found; else the caller is to."""
 
     locations: list[MaybeLocation]
     reasons: list[Reason | None]
+    counted: bool = True
 
 
 class ClaimAsked(InEpoch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
@@ -10,10 +11,12 @@ from kvmanager import policy, resp
 from kvmanager.aio_connection import AsyncPool
 from kvmanager.aio_driver import AsyncDriver
 from kvmanager.connection import Pool
+from kvmanager.control.census import clock
 from kvmanager.driver import Driver
 from kvmanager.endpoint import Endpoint
 from kvmanager.flow import Flow, T
 from kvmanager.options import RegistryOptions
+from kvmanager.probe import UNIT_MS, monotonic_units
 
 MAX_TIMEOUT_MS = 10_000.0
 PATIENCE_MS = 500.0
@@ -33,9 +36,9 @@ class Node:
         pool = Pool(endpoint, connect_timeout_ms)
         self._clustered = clustered
         self._driver = Driver(pool, RegistryOptions(timeout_ms=MAX_TIMEOUT_MS))
-        self._io = AsyncDriver(
-            self._driver, AsyncPool(pool, connect_timeout_ms, keep=KEPT_CONNECTIONS)
-        )
+        connections = AsyncPool(pool, connect_timeout_ms, keep=KEPT_CONNECTIONS, stands_still=True)
+        self._io = AsyncDriver(self._driver, connections)
+        self.clock_ahead = 0  # a probe before the server says costs a round trip
         self._told_of_policy = False
         self._complaint = ""
 
@@ -59,13 +62,15 @@ class Node:
         await self.ask(_PING, Deadline.after_ms(PATIENCE_MS))
 
     async def tend(self) -> None:
-        """Notice that the server went before a request does, and that it answers again; warn of
-        its settings, once."""
+        """Notice that the server went before a request does, and that it answers again; read its
+        clock; warn of its settings, once."""
         if not self.down:
             await self._listen()
         elif await self._answers():
             self._driver.breaker.close()
             _log.info("Redis answers again: %s", self._driver.pool.shown)
+        if not self.down:
+            await self._read_clock()
         self._told_of_policy = self._told_of_policy or await self._tell_of_policy()
 
     async def _listen(self) -> None:
@@ -80,6 +85,11 @@ class Node:
             pass
         else:
             self._complaint = ""
+
+    async def _read_clock(self) -> None:
+        with suppress(RegistryError):
+            now_s = await self.run(clock(), Deadline.after_ms(PATIENCE_MS))
+            self.clock_ahead = int(now_s * 1000) // UNIT_MS - monotonic_units()
 
     async def close(self) -> None:
         """Close the idle connections, and the others when their calls end."""

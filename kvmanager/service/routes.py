@@ -16,11 +16,12 @@ from hicache_backends.identity import Namespace
 from hicache_backends.outcomes import Reason
 from hicache_backends.storage import PageEntry
 from kvmanager.model import Member
+from kvmanager.probe import UNIT_MS, Probe, Routes
 from kvmanager.resp import Reply
 from kvmanager.scripts import Call
 from kvmanager.service import documents as d
 from kvmanager.service.access import Role
-from kvmanager.wire import UNIT_MS, Wire
+from kvmanager.wire import Wire
 
 NOBODY = bytes(16)
 """Stands for the process, store or medium that a call does not name."""
@@ -46,7 +47,7 @@ Answer = dict[str, Any]
 class Plan:
     """A command for the server, what its reply says, and a command to send after it."""
 
-    call: Call | bytes
+    call: Call | Probe | bytes
     read: Callable[[Any], Answer]
     after: Callable[[Answer], bytes | None] = lambda _answer: None
 
@@ -69,13 +70,22 @@ class DataRoute:
 
 
 def _lookup(namespace: Namespace, asked: d.LookupAsked) -> Plan:
-    interval = asked.touch_interval_ms // UNIT_MS
     wire = _wire(namespace)
-    call = wire.lookup(asked.epoch, asked.digests, asked.media, asked.prefix, interval)
+    routes = _routes(wire.tag, asked.touch_interval_ms // UNIT_MS)
+    call: Call | Probe
+    if asked.counts and asked.prefix and asked.digests and routes.may_suffice(asked.media):
+        call = routes.probe(asked.epoch, asked.digests, asked.media, why=asked.why)
+    else:
+        call = wire.lookup(
+            asked.epoch, asked.digests, asked.media, asked.prefix, routes.touch_interval
+        )
 
-    def read(reply: Reply) -> Answer:
+    def read(reply: Reply | list[bytes]) -> Answer:
+        if not isinstance(reply, list):
+            routes.scripted(wire.first_found(reply))
         found = wire.read_lookup(reply, len(asked.digests), Reason.NEVER_WRITTEN)
-        return {"locations": found.locations, "reasons": found.reasons}
+        counted = wire.counted(reply)
+        return {"locations": found.locations, "reasons": found.reasons, "counted": counted}
 
     return Plan(call, read)
 
@@ -170,6 +180,12 @@ def _wire(
     medium: bytes = NOBODY,
 ) -> Wire:
     return Wire(namespace, Member(process, "", "", store, medium))
+
+
+@lru_cache(4096)
+def _routes(tag: bytes, touch_interval: int) -> Routes:
+    """What was learned of a namespace's pages; whatever of it is wrong costs a round trip."""
+    return Routes(tag, touch_interval)
 
 
 def _entries(asked: d.MutationAsked) -> list[PageEntry]:

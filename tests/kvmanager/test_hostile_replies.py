@@ -61,19 +61,25 @@ def over_python(stream: socket.socket, run: Callable[[Connection], Answer]) -> A
     return run(connection)
 
 
-def over_asyncio(stream: socket.socket, run: Callable[[AsyncConnection], Answer]) -> Answer:
+def over_asyncio(
+    stream: socket.socket, run: Callable[[AsyncConnection], Answer], *, stands_still: bool = False
+) -> Answer:
     async def talk() -> Answer:
         reader, writer = await asyncio.open_connection(sock=stream)
         made = cast("Any", SimpleNamespace(_reader=reader, _writer=writer))
         try:
-            return await run(AsyncConnection(made, 0))
+            return await run(AsyncConnection(made, 0, lambda: stands_still))
         finally:
             writer.close()
 
     return asyncio.run(talk())
 
 
-TWINS = [over_c, over_python, over_asyncio]
+def past_the_event_loop(stream: socket.socket, run: Callable[[AsyncConnection], Answer]) -> Answer:
+    return over_asyncio(stream, run, stands_still=True)
+
+
+TWINS = [over_c, over_python, over_asyncio, past_the_event_loop]
 
 
 def answer(twin: Callable[..., Answer], raw: bytes, run: Callable[[Any], Answer]) -> Answer:
@@ -147,5 +153,6 @@ def test_a_lookup_comes_to_the_same_over_each_kind_of_connection() -> None:
         assert answer(over_python, raw, ask) == first
         if run % 10 == 0:
             assert answer(over_asyncio, raw, ask) == first
+            assert answer(past_the_event_loop, raw, ask) == first
         answers += first is not None
     assert RUNS // 5 < answers < RUNS, "both kinds are met"

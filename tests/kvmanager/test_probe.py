@@ -66,13 +66,15 @@ def test_the_native_call_asks_and_reads_as_the_python_one(
         st.sampled_from([expected, expected, expected.replace(b"$1\r\n3", b"$1\r\n4")])
     )
     raw = b"".join(pages) + tail
-    locations, read_tail = probe.read(raw)
+    locations, read_tail = probe.read_by_python(raw)
     assert read_tail == tail
+    assert probe.read(raw) == (locations, tail)
+    assert probe.packed() == probe.packed_by_python()
     ours, theirs = socket.socketpair()
     received = bytearray()
 
     def serve() -> None:
-        while len(received) < len(probe.packed()):
+        while len(received) < len(probe.packed_by_python()):
             received.extend(theirs.recv(65536))
         theirs.sendall(raw)
         if locations is None:
@@ -92,7 +94,7 @@ def test_the_native_call_asks_and_reads_as_the_python_one(
             interval=PATIENCE,
         )
         server.join()
-    assert bytes(received) == probe.packed()
+    assert bytes(received) == probe.packed_by_python()
     assert answer == ((None, tail, SCRIPT_REPLY) if locations is None else (locations, b"", b""))
 
 

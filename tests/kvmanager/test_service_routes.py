@@ -72,11 +72,11 @@ def test_a_page_is_claimed_published_found_and_removed_in_plain_json(registered:
     published = post(registered, "/v1/publish", {**entry, "sequence": 1, "claimed": True})
     assert published == (200, {"last": -1, "applied": True, "results": "00"})
     lookup = {**pages, "media": [medium]}
-    found = (200, {"locations": ["0102"], "reasons": [None]})
+    found = (200, {"locations": ["0102"], "reasons": [None], "counted": True})
     assert post(registered, "/v1/lookup", lookup) == found
     removed = post(registered, "/v1/remove", {**entry, "sequence": 2})
     assert removed[1]["results"] == "00"
-    gone = (200, {"locations": [""], "reasons": ["never_written"]})
+    gone = (200, {"locations": [""], "reasons": ["never_written"], "counted": True})
     assert post(registered, "/v1/lookup", lookup) == gone
 
 

@@ -163,26 +163,52 @@ static int make_room(struct reply *reply, size_t *capacity, size_t wanted)
     return 0;
 }
 
-int exchange(int fd, const char *request, size_t request_size, size_t replies,
-             int64_t deadline_ns, struct reply *reply)
+/* Until `deadline_ns`, and until `awake_ns` without going to sleep. */
+static int receive(int fd, size_t replies, int64_t awake_ns, int64_t deadline_ns,
+                   struct reply *reply)
 {
     size_t capacity = 0, end = 0;
-    *reply = (struct reply){NULL, 0};
-    int status = send_all(fd, request, request_size, deadline_ns);
-    int64_t awake_ns = is_crowded() ? 0 : now_ns() + AWAKE_NS;
-    if (awake_ns > deadline_ns)
-        awake_ns = deadline_ns;
-    while (status == 0) {
+    for (;;) {
         int64_t wanted = skip_whole(reply, &end, &replies);
         if (wanted < 0 || (!replies && end != reply->size))
             return EPROTO;
         if (!replies)
             return 0;
-        status = make_room(reply, &capacity, wanted ? end + (size_t)wanted : 0);
+        int status = make_room(reply, &capacity, wanted ? end + (size_t)wanted : 0);
         if (status == 0)
             status = receive_some(fd, reply, capacity, &awake_ns, deadline_ns);
+        if (status)
+            return status;
     }
-    return status;
+}
+
+int exchange(int fd, const char *request, size_t request_size, size_t replies,
+             int64_t deadline_ns, struct reply *reply)
+{
+    *reply = (struct reply){NULL, 0};
+    int status = send_all(fd, request, request_size, deadline_ns);
+    int64_t awake_ns = is_crowded() ? 0 : now_ns() + AWAKE_NS;
+    if (awake_ns > deadline_ns)
+        awake_ns = deadline_ns;
+    return status ? status : receive(fd, replies, awake_ns, deadline_ns, reply);
+}
+
+int try_exchange(int fd, const char *request, size_t request_size, size_t replies,
+                 struct reply *reply, size_t *sent)
+{
+    *reply = (struct reply){NULL, 0};
+    ssize_t n = send(fd, request, request_size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+        return errno;
+    *sent = n < 0 ? 0 : (size_t)n;
+    if (*sent < request_size)
+        return ETIMEDOUT;
+    return receive(fd, replies, is_crowded() ? 0 : now_ns() + AWAKE_NS, 0, reply);
+}
+
+int skip_replies(const struct reply *reply, size_t *end, size_t *left)
+{
+    return skip_whole(reply, end, left) < 0 || (!*left && *end != reply->size) ? EPROTO : 0;
 }
 
 size_t next_reply(const char *data, size_t size, const char **value, int64_t *value_size)

@@ -16,6 +16,15 @@ struct reply {
 int exchange(int fd, const char *request, size_t request_size, size_t replies,
              int64_t deadline_ns, struct reply *reply);
 
+/* The part of an exchange that is done without going to sleep. Returns ETIMEDOUT where more is to
+ * come: then `sent` bytes of the request are on their way, and `reply` has what came. */
+int try_exchange(int fd, const char *request, size_t request_size, size_t replies,
+                 struct reply *reply, size_t *sent);
+
+/* Steps `end` over the replies that are whole, of the `left` that are waited for. Returns 0, or
+ * EPROTO as `exchange`. */
+int skip_replies(const struct reply *reply, size_t *end, size_t *left);
+
 /* The bytes that the first reply of `data` takes, 0 if it is not whole. Sets `value` and its size
  * if it is a bulk string; else the size is -1 for null, -2 for another kind. */
 size_t next_reply(const char *data, size_t size, const char **value, int64_t *value_size);

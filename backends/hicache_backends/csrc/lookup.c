@@ -2,24 +2,10 @@
 
 #include "probe.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_PREFIX = 128, ROUTE_PARTS = 6 };
-
-PyObject *exchange_error(int status)
-{
-    PyObject *type = status == ETIMEDOUT ? PyExc_TimeoutError : PyExc_ConnectionError;
-    if (status == ENOMEM)
-        return PyErr_NoMemory();
-    const char *text = status == ETIMEDOUT    ? "no whole reply by the deadline"
-                       : status == ECONNRESET ? "the connection was closed"
-                       : status == EPROTO     ? "not the RESP2 replies that were asked for"
-                                              : strerror(status);
-    PyErr_SetString(type, text);
-    return NULL;
-}
 
 /* The parts of a route, in the order of `struct route`; 0 with ValueError set if it is none. */
 static int route_of(PyObject *parts, struct route *route)
@@ -62,12 +48,8 @@ static char *digests_of(PyObject *list, size_t *count)
     return digests;
 }
 
-static PyObject *result_of(const struct probed *probed)
+static PyObject *locations_of(const struct probed *probed)
 {
-    if (!probed->sufficient)
-        return Py_BuildValue("Oy#y#", Py_None, probed->reply.bytes + probed->tail_at,
-                             (Py_ssize_t)(probed->reply.size - probed->tail_at),
-                             probed->script.bytes, (Py_ssize_t)probed->script.size);
     PyObject *locations = PyList_New((Py_ssize_t)probed->found);
     for (size_t i = 0; locations && i < probed->found; i++) {
         const struct span *at = &probed->locations[i];
@@ -75,6 +57,16 @@ static PyObject *result_of(const struct probed *probed)
         if (!location || PyList_SetItem(locations, (Py_ssize_t)i, location) < 0)
             Py_CLEAR(locations);
     }
+    return locations;
+}
+
+static PyObject *result_of(const struct probed *probed)
+{
+    if (!probed->sufficient)
+        return Py_BuildValue("Oy#y#", Py_None, probed->reply.bytes + probed->tail_at,
+                             (Py_ssize_t)(probed->reply.size - probed->tail_at),
+                             probed->script.bytes, (Py_ssize_t)probed->script.size);
+    PyObject *locations = locations_of(probed);
     return locations ? Py_BuildValue("Ny#y#", locations, "", (Py_ssize_t)0, "", (Py_ssize_t)0)
                      : NULL;
 }
@@ -101,5 +93,50 @@ PyObject *lookup(PyObject *self, PyObject *args)
     free(probed.script.bytes);
     free(probed.locations);
     free(probe.digests);
+    return result;
+}
+
+PyObject *pages_request_py(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *parts, *list;
+    struct probe probe = {.count = 0};
+    if (!PyArg_ParseTuple(args, "O!O!:pages_request", &PyTuple_Type, &parts, &PyList_Type, &list) ||
+        !route_of(parts, &probe.route) || !(probe.digests = digests_of(list, &probe.count)))
+        return NULL;
+    size_t size;
+    char *request = pages_request(&probe, &size);
+    free(probe.digests);
+    if (!request)
+        return PyErr_NoMemory();
+    PyObject *result = PyBytes_FromStringAndSize(request, (Py_ssize_t)size);
+    free(request);
+    return result;
+}
+
+PyObject *read_pages_py(PyObject *self, PyObject *args)
+{
+    (void)self;
+    int why;
+    PyObject *parts, *raw;
+    Py_ssize_t count;
+    struct probe probe = {.count = 0};
+    if (!PyArg_ParseTuple(args, "O!nSpII:read_pages", &PyTuple_Type, &parts, &count, &raw, &why,
+                          &probe.now, &probe.interval) ||
+        !route_of(parts, &probe.route))
+        return NULL;
+    if (count < 0 || count > PyBytes_Size(raw))
+        return PyErr_Format(PyExc_ValueError, "no %zd replies", count);
+    probe.count = (size_t)count;
+    probe.why = why;
+    struct probed probed = {.reply = {PyBytes_AsString(raw), (size_t)PyBytes_Size(raw)}};
+    int status = read_pages(&probe, &probed);
+    PyObject *found = NULL, *result = NULL;
+    if (status)
+        result = exchange_error(status);
+    else if ((found = probed.sufficient ? locations_of(&probed) : Py_BuildValue("")))
+        result = Py_BuildValue("Ny#", found, probed.reply.bytes + probed.tail_at,
+                               (Py_ssize_t)(probed.reply.size - probed.tail_at));
+    free(probed.locations);
     return result;
 }

@@ -64,19 +64,28 @@ static char *put_medium(char *at, const struct probe *probe, size_t medium)
     return at;
 }
 
-static int ask_pages(int fd, const struct probe *probe, int64_t deadline_ns, struct reply *reply)
+char *pages_request(const struct probe *probe, size_t *size)
 {
     const struct route *route = &probe->route;
     size_t one = route->prefixes.size / route->media + 64;
-    char *request = malloc(one * route->media * probe->count + route->tail.size);
+    char *request = malloc(one * route->media * probe->count + route->tail.size + 1);
     if (!request)
-        return ENOMEM;
+        return NULL;
     char *at = request;
     for (size_t medium = 0; medium < route->media; medium++)
         at = put_medium(at, probe, medium);
     at = put(at, route->tail.bytes, route->tail.size);
-    size_t replies = route->media * probe->count + route->media + 1;
-    int status = exchange(fd, request, (size_t)(at - request), replies, deadline_ns, reply);
+    *size = (size_t)(at - request);
+    return request;
+}
+
+static int ask_pages(int fd, const struct probe *probe, int64_t deadline_ns, struct reply *reply)
+{
+    size_t size, media = probe->route.media;
+    char *request = pages_request(probe, &size);
+    if (!request)
+        return ENOMEM;
+    int status = exchange(fd, request, size, media * probe->count + media + 1, deadline_ns, reply);
     free(request);
     return status;
 }
@@ -109,15 +118,21 @@ static bool is_fresh(const char *entry, const struct probe *probe)
     return probe->now - read_be(entry + 1) < probe->interval && entry[5] & READ_FLAG;
 }
 
-/* The nearest copy of each page, up to the first that is nowhere. */
-static void read_pages(const struct probe *probe, struct probed *probed)
+int read_pages(const struct probe *probe, struct probed *probed)
 {
     size_t media = probe->route.media, count = probe->count, at = 0;
     bool plain = true, fresh = true;
+    probed->locations = calloc(count + 1, sizeof *probed->locations);
+    if (!probed->locations)
+        return ENOMEM;
     for (size_t i = 0; i < media * count; i++) {
         const char *value;
         int64_t size;
-        at += next_reply(probed->reply.bytes + at, probed->reply.size - at, &value, &size);
+        size_t one =
+            next_reply(probed->reply.bytes + at, probed->reply.size - at, &value, &size);
+        if (!one)
+            return EPROTO;
+        at += one;
         plain = plain && size != -2;
         struct span *location = &probed->locations[i % count];
         if (location->bytes || !is_entry(value, size))
@@ -134,16 +149,16 @@ static void read_pages(const struct probe *probe, struct probed *probed)
     probed->sufficient = plain && fresh && (probed->found == count || !probe->why) &&
                          probed->reply.size - at == expected->size &&
                          !memcmp(probed->reply.bytes + at, expected->bytes, expected->size);
+    return 0;
 }
 
 int run_probe(int fd, const struct probe *probe, int64_t deadline_ns, struct probed *probed)
 {
-    *probed = (struct probed){.locations = calloc(probe->count + 1, sizeof *probed->locations)};
-    if (!probed->locations)
-        return ENOMEM;
+    *probed = (struct probed){.found = 0};
     int status = ask_pages(fd, probe, deadline_ns, &probed->reply);
-    if (status)
+    if (status == 0)
+        status = read_pages(probe, probed);
+    if (status || probed->sufficient)
         return status;
-    read_pages(probe, probed);
-    return probed->sufficient ? 0 : ask_script(fd, probe, deadline_ns, &probed->script);
+    return ask_script(fd, probe, deadline_ns, &probed->script);
 }

@@ -39,6 +39,13 @@ struct probed {
     bool sufficient; /* else `script` has the script's reply */
 };
 
+/* The HGETs and what follows them, malloc'd; NULL without memory for it. */
+char *pages_request(const struct probe *probe, size_t *size);
+
+/* What the replies in `probed` say: the nearest copy of each page, up to the first that is nowhere.
+ * Returns 0, ENOMEM, or EPROTO for fewer replies; the caller frees the locations either way. */
+int read_pages(const struct probe *probe, struct probed *probed);
+
 /* Returns 0 or an errno as `exchange` does; the caller frees what `probed` holds either way. */
 int run_probe(int fd, const struct probe *probe, int64_t deadline_ns, struct probed *probed);
 

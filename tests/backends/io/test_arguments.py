@@ -125,6 +125,25 @@ def test_wrong_small_calls_raise() -> None:
     call(_native.valid_records, 0, 1)
     call(_native.valid_records, 4096, -1)
     call(_native.exchange, 0, "text", 0)
+    call(_native.try_exchange, 0, "text", 1)
+    call(_native.try_exchange, 0, b"text", 0)
+    call(_native.skip_replies, b"not to be written to", 0, 1)
+    call(_native.skip_replies, bytearray(b"+OK"), 4, 1)
+    call(_native.skip_replies, bytearray(b"+OK"), 0, -1)
+    route = (b"p{t}0.12345678.", b"\0\1\0\0", b"", b"", b"", b"")
+    call(_native.pages_request, route, [b"short"])
+    call(_native.pages_request, route[:5], [bytes(16)])
+    call(_native.pages_request, (route[0] * 10, *route[1:]), [bytes(16)])
+    call(_native.read_pages, route, -1, b"", True, 0, 0)
+    call(_native.read_pages, route, 2, b"", True, 0, 0)
+    call(_native.read_pages, route[1:], 0, b"", True, 0, 0)
+
+
+def test_pages_of_replies_that_are_not_there_are_not_read() -> None:
+    route = (b"p{t}0.12345678.", b"\0\1\0\0", b"", b"", b"", b"")
+    for raw in (b"$-1\r\n$-1", b"$-1\r\n$9\r\n12", b"$-1\r\n*1\r\n"):
+        with pytest.raises(ConnectionError):
+            _native.read_pages(route, 2, raw, True, 0, 0)
 
 
 def test_pages_of_other_sizes_are_not_copied(engine: Engine) -> None:
