@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from hicache_backends.errors import RegistryRefused, RegistryUnavailable
 from hicache_backends.identity import Namespace
-from kvmanager import keys
 from kvmanager.replies import EpochMoved, Forgotten
 from kvmanager.service.access import Access, Forbidden, Grant, Role, Unknown
 from kvmanager.service.backing import Backing
@@ -26,7 +25,7 @@ from kvmanager.service.codec import (
 )
 from kvmanager.service.documents import Asked
 from kvmanager.service.metrics import Metrics
-from kvmanager.service.routes import Answer, DataRoute
+from kvmanager.service.routes import Answer, DataRoute, tag_of
 from kvmanager.service.tracing import concerns
 
 TIMEOUT_MS = 1000.0
@@ -69,7 +68,7 @@ class DataHandler:
         namespace = _namespace(asked, grant)
         try:
             plan = self._route.plan(namespace, asked)
-            return await self._backing.ask(plan, keys.tag(namespace.fingerprint), timeout_ms)
+            return await self._backing.ask(plan, tag_of(namespace), timeout_ms)
         except EpochMoved as moved:
             raise Refusal(409, "stale_epoch", str(moved), moved.epoch) from None
         except Forgotten as forgotten:

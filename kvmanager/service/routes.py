@@ -171,6 +171,11 @@ DATA_ROUTES = (
 )
 
 
+def tag_of(namespace: Namespace) -> bytes:
+    """The hash tag of its keys."""
+    return _wire(namespace).tag
+
+
 @lru_cache(4096)
 def _wire(
     namespace: Namespace,
