@@ -21,6 +21,12 @@ def master_binary() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("mooncake_master")
 
 
+def freeze(process: subprocess.Popen[bytes]) -> None:
+    """Stop a child and wait until it stands: on a busy machine it goes on for a while."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
 class MooncakeCluster:
     """A master on loopback and its holders; nothing of it outlives `stop`."""
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from hicache_backends.mooncake.client import Client, connect, disconnect
 from hicache_backends.mooncake.codes import MISSING, TRANSFER_FAILED
 from hicache_backends.mooncake.options import LIMITS, find_cluster
 from hicache_backends.pages import Pages
-from tests.backends.mooncake.cluster import CLIENT_TTL_S, MooncakeCluster
+from tests.backends.mooncake.cluster import CLIENT_TTL_S, MooncakeCluster, freeze
 
 LEAVER = Path(__file__).with_name("leaver.py")
 
@@ -120,7 +120,7 @@ def test_the_end_of_a_client_whose_master_is_frozen_freezes_nobody(
     monkeypatch.setattr(client_module, "_KNOCK_S", 2.0)
     client = connect(find_cluster({"master": own_cluster.address}))
     assert own_cluster.master is not None
-    own_cluster.master.send_signal(signal.SIGSTOP)
+    freeze(own_cluster.master)
     gaps: list[float] = []
     done = threading.Event()
 
@@ -139,9 +139,9 @@ def test_the_end_of_a_client_whose_master_is_frozen_freezes_nobody(
     assert max(gaps) < 1.0
 
 
-@pytest.mark.parametrize("hurt", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("hurt", [subprocess.Popen.kill, freeze])
 def test_a_process_whose_master_is_silent_ends_by_itself(
-    own_cluster: MooncakeCluster, hurt: signal.Signals
+    own_cluster: MooncakeCluster, hurt: Callable[[subprocess.Popen[bytes]], None]
 ) -> None:
     leaver = subprocess.Popen(
         [sys.executable, str(LEAVER), own_cluster.address],
@@ -153,7 +153,7 @@ def test_a_process_whose_master_is_silent_ends_by_itself(
     assert leaver.stdout is not None
     assert leaver.stdout.readline() == "stored\n"
     assert own_cluster.master is not None
-    own_cluster.master.send_signal(hurt)
+    hurt(own_cluster.master)
     began = time.monotonic()
     said, _ = leaver.communicate("\n", timeout=60)
     assert said.startswith("closed")

@@ -30,7 +30,7 @@ from hicache_backends.testing.canaries import (
     put,
     source,
 )
-from tests.backends.mooncake.cluster import CLIENT_TTL_S, MooncakeCluster
+from tests.backends.mooncake.cluster import CLIENT_TTL_S, MooncakeCluster, freeze
 
 WRITER = Path(__file__).with_name("dying_writer.py")
 DEADLINE_MS = 300.0
@@ -148,7 +148,7 @@ def test_a_frozen_master_is_missed_in_time_and_back_when_it_thaws(
 ) -> None:
     assert all(put(storage, PAGES))
     assert own_cluster.master is not None
-    own_cluster.master.send_signal(signal.SIGSTOP)
+    freeze(own_cluster.master)
     for _ in range(6):
         assert read_in_time(storage, PAGES) == [False] * 8
         assert write_in_time(storage, digests_of("x")) == [False]
@@ -161,7 +161,7 @@ def test_a_frozen_holder_is_missed_in_time_and_back_when_it_thaws(
     own_cluster: MooncakeCluster, storage: ObjectStorage
 ) -> None:
     assert all(put(storage, PAGES))
-    own_cluster.holders[0].send_signal(signal.SIGSTOP)
+    freeze(own_cluster.holders[0])
     for _ in range(6):
         assert read_in_time(storage, PAGES) == [False] * 8
     own_cluster.holders[0].send_signal(signal.SIGCONT)
@@ -205,7 +205,7 @@ def test_a_wrong_address_is_refused_in_seconds_and_freezes_nobody(
     if frozen:
         cluster.start_master()
         assert cluster.master is not None
-        cluster.master.send_signal(signal.SIGSTOP)
+        freeze(cluster.master)
     address = cluster.address if frozen else "127.0.0.1:1"
     gaps: list[float] = []
     done = threading.Event()

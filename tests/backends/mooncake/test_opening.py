@@ -21,7 +21,7 @@ from hicache_backends.mooncake.codes import NOT_READY
 from hicache_backends.mooncake.options import find_cluster
 from hicache_backends.objects import storage as storage_module
 from hicache_backends.testing.canaries import NAMESPACE, digests_of, get, put
-from tests.backends.mooncake.cluster import MooncakeCluster
+from tests.backends.mooncake.cluster import MooncakeCluster, freeze
 
 WRITER = Path(__file__).with_name("dying_writer.py")
 DISCARD_S = 4
@@ -67,7 +67,7 @@ def test_a_process_that_opens_while_another_does_waits_for_what_that_one_writes(
 ) -> None:
     holder = own_cluster.holders[0]
     with ThreadPoolExecutor(2) as threads:
-        holder.send_signal(signal.SIGSTOP)
+        freeze(holder)
         try:
             first = threads.submit(open_mooncake, NAMESPACE, options)
             until(lambda: client.size(identity(options)) == NOT_READY)
