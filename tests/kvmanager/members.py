@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from hicache_backends.deadline import Deadline
@@ -18,7 +19,10 @@ from kvmanager.options import RegistryOptions
 from kvmanager.session import RedisRegistry
 
 NAMESPACE = Namespace("model", "revision", "bf16", "page_first", 64, 4096)
-FAST = RegistryOptions(timeout_ms=500, connect_timeout_ms=500, heartbeat_ms=100, ttl_ms=400)
+FAST = RegistryOptions(timeout_ms=500, connect_timeout_ms=500, heartbeat_ms=100, ttl_ms=10_000)
+MORTAL = replace(FAST, ttl_ms=400)
+"""Of a process that is to vanish. A busy machine may hold up any process as long as that, and one
+that joins anew announces what a test took away."""
 
 
 def digests(n: int) -> list[bytes]:

@@ -29,7 +29,7 @@ from kvmanager.service.control import events
 from kvmanager.service.protocol import Protocol
 from tests.kvmanager.http_fixtures import server_binary, service
 from tests.kvmanager.http_service import REPOSITORY, Service
-from tests.kvmanager.members import NAMESPACE, Cluster, Store, digests, eventually, soon
+from tests.kvmanager.members import MORTAL, NAMESPACE, Cluster, Store, digests, eventually, soon
 from tests.kvmanager.mirror import Mirror, Stream
 from tests.kvmanager.servers import Server
 
@@ -135,7 +135,7 @@ def test_a_page_that_a_reader_reported_is_told_as_removed(
 def test_a_process_that_is_killed_is_lost_and_heard_of_when_it_is_back(
     server: Server, service: Service, cluster: Cluster, follow: list[Follower]
 ) -> None:
-    store = cluster.store(start=False)  # nobody renews it: as after kill -9
+    store = cluster.store(start=False, options=MORTAL)  # nobody renews it: as after kill -9
     kept = cluster.store()
     follow.append(Follower(service).live())
     uuid = store.member.store.hex()

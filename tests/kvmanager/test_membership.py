@@ -22,7 +22,16 @@ from kvmanager import keys
 from kvmanager.connect import connect_registry
 from kvmanager.model import Claim, Member, Orders, State
 from kvmanager.options import RegistryOptions
-from tests.kvmanager.members import FAST, NAMESPACE, Cluster, Store, digests, eventually, soon
+from tests.kvmanager.members import (
+    FAST,
+    MORTAL,
+    NAMESPACE,
+    Cluster,
+    Store,
+    digests,
+    eventually,
+    soon,
+)
 from tests.kvmanager.servers import Server
 
 TAG = keys.tag(NAMESPACE.fingerprint)
@@ -72,7 +81,7 @@ def test_each_heartbeat_rewrites_the_record_with_its_whole_time_to_live(
 def test_a_process_that_vanishes_is_gone_after_its_time_to_live(
     server: Server, cluster: Cluster
 ) -> None:
-    store = cluster.store(start=False)
+    store = cluster.store(start=False, options=MORTAL)
     assert len(alive(server)) == 1
     token, _ = store.registry.claim(keys_claimed := digests(3), soon(50))
     eventually(lambda: alive(server) == [])
