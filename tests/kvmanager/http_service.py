@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.kvmanager.servers import free_port
+from tests.processes import free_port, freeze
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -86,7 +86,10 @@ class Service:
 
     def signal(self, number: int) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            freeze(self.process.pid)
+        else:
+            self.process.send_signal(number)
 
     def terminate(self) -> int:
         """As an operator ends it; its exit status."""

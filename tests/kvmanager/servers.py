@@ -6,12 +6,15 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import redis
+
+from tests.processes import free_port, freeze
+
+__all__ = ["free_port"]
 
 
 def valkey_binary() -> str | None:
@@ -26,13 +29,6 @@ BINARIES = {
     "valkey": valkey_binary(),
     "redis": shutil.which("redis-server"),
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:
@@ -90,7 +86,8 @@ class Server:
         os.kill(self.process.pid, number)
 
     def freeze(self) -> None:
-        self.signal(signal.SIGSTOP)
+        assert self.process is not None
+        freeze(self.process.pid)
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)

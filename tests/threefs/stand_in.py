@@ -31,6 +31,7 @@ from typing import Any, Final
 import pytest
 
 from tests.conftest import need_program
+from tests.processes import freeze
 
 MNT_DETACH: Final = 2
 _SOURCES = Path(__file__).with_name("daemon")
@@ -159,9 +160,7 @@ class ThreeFs:
 
     def pause(self) -> None:
         """It does nothing until `resume`: rings stand still, and every call on the mount hangs."""
-        self._signal(signal.SIGSTOP)
-        while not all(map(_is_stopped, Path(f"/proc/{self.pid}/task").iterdir())):
-            time.sleep(0.001)
+        freeze(self.pid)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
@@ -262,10 +261,6 @@ class ThreeFs:
         for semaphore in self._semaphores:
             semaphore.unlink(missing_ok=True)
         shutil.rmtree(self._own, ignore_errors=True)
-
-
-def _is_stopped(thread: Path) -> bool:
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def unmount(mount: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+
+from tests.processes import free_port
 
 KEYS = {"key": "testing", "secret": "testing"}
 
@@ -31,9 +32,7 @@ def s3_server() -> Iterator[str]:
     """The endpoint of a fresh server with the bucket `pages`."""
     require("moto")
     require("s3fs")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
