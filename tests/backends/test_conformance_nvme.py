@@ -19,12 +19,16 @@ class TestNvme(PageStorageConformance):
 
 
 class TestNvmePosixBuffered(PageStorageConformance):
+    machine_examples = 20
+    hole_patterns = 60
+
     def make_medium(self, directory: Path) -> Medium:
         return NvmeMedium(directory, io_engine="posix", io_mode="buffered")
 
 
 class TestNvmeStaged(PageStorageConformance):
     machine_examples = 20
+    hole_patterns = 60
 
     def make_medium(self, directory: Path) -> Medium:
         return NvmeMedium(directory, zero_copy="never")
@@ -32,6 +36,7 @@ class TestNvmeStaged(PageStorageConformance):
 
 class TestNvmeTwoPaths(PageStorageConformance):
     machine_examples = 20
+    hole_patterns = 60
 
     def make_medium(self, directory: Path) -> Medium:
         return NvmeMedium(directory, roots=2)

@@ -57,7 +57,7 @@ class Site:
     def process(self, model: str = "m", capacity: int = 1024) -> PageProcess:
         return PageProcess(self.root, self.server.url, model, capacity)
 
-    def fsck(self, *options: str, settle_ms: int = 300) -> Any:
+    def fsck(self, *options: str, settle_ms: int = 100) -> Any:
         """What the command says of the registry."""
         self._capsys.readouterr()
         where = (str(self.root), "--registry", self.server.url, "--settle-ms", str(settle_ms))

@@ -48,6 +48,7 @@ class TestOwnRings(OnOneDaemon, PageStorageConformance):
 
 class TestOfficialRings(OnOneDaemon, PageStorageConformance):
     machine_examples = 3
+    hole_patterns = 60
     options: ClassVar = {"io_engine": "usrbio", "ring_client": "official"}
 
     @pytest.fixture(autouse=True)
@@ -57,6 +58,7 @@ class TestOfficialRings(OnOneDaemon, PageStorageConformance):
 
 class TestMount(OnOneDaemon, PageStorageConformance):
     machine_examples = 3
+    hole_patterns = 60
     options: ClassVar = {"io_engine": "fuse"}
 
 
