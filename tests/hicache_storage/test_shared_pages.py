@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -27,6 +28,8 @@ NAMESPACE = Namespace("m", "r", "bf16", "page_first", 64, PAGE)
 REGISTRY = RegistryOptions(
     timeout_ms=300, connect_timeout_ms=300, heartbeat_ms=100, ttl_ms=500, touch_interval_ms=1
 )
+PATIENT = dataclasses.replace(REGISTRY, timeout_ms=6000, connect_timeout_ms=6000)
+SLACK_S = 1.0  # of a busy machine; who waits for the registry's own limit waits much longer
 SLOT = slot_bytes(PAGE) + 64
 
 
@@ -74,14 +77,18 @@ def open_store(tmp_path: Path, server: Server) -> Iterator[Open]:
     opened: list[PageStore] = []
 
     def make(
-        *, pages: int = 1024, roots: tuple[str, ...] = ("root",), share: bool = True
+        *,
+        pages: int = 1024,
+        roots: tuple[str, ...] = ("root",),
+        share: bool = True,
+        registry: RegistryOptions = REGISTRY,
     ) -> PageStore:
         paths = tuple(str(tmp_path / root) for root in roots)
         options = NvmeOptions(
             paths, capacity_bytes=pages * SLOT, segment_bytes=8 * SLOT, free_floor_bytes=0
         )
         endpoint = server.url if share else None
-        store, _ = open_tool_store(NAMESPACE, options, endpoint=endpoint, registry_options=REGISTRY)
+        store, _ = open_tool_store(NAMESPACE, options, endpoint=endpoint, registry_options=registry)
         opened.append(store)
         return store
 
@@ -245,7 +252,7 @@ def test_without_a_registry_at_the_start_a_process_works_alone_and_joins_later(
 
 
 def test_a_frozen_registry_holds_nobody_past_the_deadline(open_store: Open, server: Server) -> None:
-    a = open_store()
+    a = open_store(registry=PATIENT)
     keys, strange = hashes(4), hashes(4, "x")
     write(a, keys)
     server.freeze()
@@ -253,12 +260,12 @@ def test_a_frozen_registry_holds_nobody_past_the_deadline(open_store: Open, serv
         for _ in range(6):
             began = time.monotonic()
             outcomes = read(a, keys + strange, timeout_ms=400)
-            assert time.monotonic() - began < 0.5
+            assert time.monotonic() - began < 0.4 + SLACK_S
             assert [o.ok for o in outcomes] == [True] * 4 + [False] * 4
             assert {o.reason for o in outcomes[4:]} == {Reason.REGISTRY_DOWN}
             began = time.monotonic()
             assert all(a.set(hashes(2, os.urandom(4).hex()), blank(2), timeout_ms=400))
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 0.4 + SLACK_S
     finally:
         server.thaw()
     b = open_store()
@@ -335,12 +342,12 @@ def test_pages_of_a_dead_process_vanish_too_when_the_namespace_is_cleared(open_s
 def test_a_set_with_a_stuck_registry_still_stores_within_its_deadline(
     open_store: Open, server: Server
 ) -> None:
-    a = open_store()
+    a = open_store(registry=PATIENT)
     server.freeze()
     try:
         began = time.monotonic()
-        assert all(a.set(hashes(4), canaries(hashes(4)), timeout_ms=200))
-        assert time.monotonic() - began < 0.3
+        assert all(a.set(hashes(4), canaries(hashes(4)), timeout_ms=400))
+        assert time.monotonic() - began < 0.4 + SLACK_S
     finally:
         server.thaw()
 
@@ -365,14 +372,14 @@ def test_a_reopened_store_evicts_and_clears_as_before(open_store: Open) -> None:
 def test_making_room_with_a_stuck_registry_still_keeps_the_deadline(
     open_store: Open, server: Server
 ) -> None:
-    a = open_store(pages=16)
+    a = open_store(pages=16, registry=PATIENT)
     write(a, hashes(16, "old"))
     server.freeze()
     try:
         began = time.monotonic()
         fresh = hashes(8, "fresh")
-        assert all(a.set(fresh, canaries(fresh), timeout_ms=300))
-        assert time.monotonic() - began < 0.4
+        assert all(a.set(fresh, canaries(fresh), timeout_ms=400))
+        assert time.monotonic() - began < 0.4 + SLACK_S
     finally:
         server.thaw()
 

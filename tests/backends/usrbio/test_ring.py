@@ -216,7 +216,7 @@ def test_a_hung_daemon_costs_the_deadline_and_its_late_answers_touch_no_page(fd:
         result = ring.read(
             read_batch([fd] * 8, [i * PAGE for i in range(8)], pages), Deadline.after_ms(50)
         )
-        assert 0.05 <= time.monotonic() - begin < 0.5
+        assert 0.05 <= time.monotonic() - begin < 2
         assert result.results.tolist() == [-errno.ETIMEDOUT] * 8
         assert ring.facts()["quarantined"] == 4
         again = ring.read(read_batch([fd] * 8, [0] * 8, pages), Deadline.after_ms(20))
