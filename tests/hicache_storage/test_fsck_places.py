@@ -80,7 +80,12 @@ def objects_config(directory: Path, endpoint: str, **section: Any) -> tuple[str,
         directory,
         storage_backend=next(iter(section)),
         identity=IDENTITY,
-        global_kvmanager={"enabled": True, "endpoint": endpoint, "namespace": "t"},
+        global_kvmanager={
+            "enabled": True,
+            "endpoint": endpoint,
+            "namespace": "t",
+            "heartbeat_ms": 500,  # of which a repair waits for three
+        },
         **section,
     )
     return file, load_config(Path(file))

@@ -21,6 +21,7 @@ from hicache_backends.identity import page_digests
 from hicache_backends.segment.format import Location
 from hicache_backends.segment.owner import OwnerFile
 from hicache_storage.cli.app import run
+from hicache_storage.tools import fsck_registry
 from hicache_storage.tools.media import read_medium
 from hicache_storage.tools.registry_access import RegistryAccess
 from kvmanager import keys, reports
@@ -146,7 +147,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> Site:
+def site(
+    tmp_path: Path,
+    server: Server,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Site:
+    # a second, which is ten beats of the owners here, and not six
+    monkeypatch.setattr(fsck_registry, "_BEATS", 1000 / RegistryOptions().heartbeat_ms)
     return Site(tmp_path / "kv", server, capsys)
 
 

@@ -119,7 +119,7 @@ class SentinelDeployment(Deployment):
             f"sentinel myid {ids[n]}",
             f"sentinel monitor {SERVICE} 127.0.0.1 {first.port} 2",
             f"sentinel down-after-milliseconds {SERVICE} 700",
-            f"sentinel failover-timeout {SERVICE} 4000",
+            f"sentinel failover-timeout {SERVICE} 2000",
             f"sentinel known-replica {SERVICE} 127.0.0.1 {second.port}",
             *others,
         ]

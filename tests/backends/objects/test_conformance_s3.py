@@ -62,6 +62,12 @@ class TestS3(InS3, PageStorageConformance):
         super().test_scattered_and_reordered_reads_find_their_pages(storage)
 
     @pytest.mark.slow
+    def test_a_limit_holds_from_the_call_on_and_ends_when_it_is_lifted(
+        self, storage: PageStorage
+    ) -> None:
+        super().test_a_limit_holds_from_the_call_on_and_ends_when_it_is_lifted(storage)
+
+    @pytest.mark.slow
     def test_a_churning_store_never_gives_a_wrong_page(self, medium: Medium) -> None:
         super().test_a_churning_store_never_gives_a_wrong_page(medium)
 
