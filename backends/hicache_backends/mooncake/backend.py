@@ -14,6 +14,7 @@ from hicache_backends.identity import Namespace
 from hicache_backends.mooncake.codes import (
     INVALID,
     MISSING,
+    NO_MASTER,
     NO_SPACE,
     NOT_READY,
     TRANSFER_FAILED,
@@ -31,6 +32,7 @@ _EVICTION_S = 0.05
 _BEING_WRITTEN_S = 0.02
 _WORTH_AN_EXCHANGE = 256 << 10
 _NOT_THERE = (MISSING, NOT_READY)  # one that is still being written is not there yet
+_MASTER_LOST = outcome_of(NO_MASTER)
 _EVICTED_AT_ONCE = miss(Reason.NO_SPACE, "evicted as soon as it was stored")
 
 
@@ -133,23 +135,31 @@ class MooncakeStore(ObjectStore):
         return [HIT if code in _NOT_THERE else outcome_of(code) for code in codes]
 
     def read(self, key: str, deadline: Deadline) -> bytes | None:
-        name = self._names([key])[0]
-        code = size = self._client.size(name)
-        if size > 0:
-            memory = bytearray(size)
-            pages = Pages.from_buffers([memory], writable=True)
-            code = self._client.get_into([name], pages, deadline)[0]
-            if code == size:
-                return bytes(memory)
+        name, seen = self._names([key])[0], self._client.replaced
+        code, data = self._read(name, deadline)
+        if code == NO_MASTER and self._client.renew(seen, deadline) and not deadline.passed:
+            code, data = self._read(name, deadline)
+        if code > 0 and code == len(data):
+            return data
         if code in _NOT_THERE:
             return None
         raise StorageUnavailable(f"{self.name}: {outcome_of(code, reading=1).detail}")
 
+    def _read(self, name: str, deadline: Deadline) -> tuple[int, bytes]:
+        code = size = self._client.size(name)
+        memory = bytearray(max(0, size))
+        if size > 0:
+            pages = Pages.from_buffers([memory], writable=True)
+            code = self._client.get_into([name], pages, deadline)[0]
+        return code, bytes(memory)
+
     def create(self, key: str, data: bytes, deadline: Deadline) -> None:
         """One that another process is writing is waited for, and written here if that one dies
         and Mooncake gives its object up."""
-        pages = Pages.from_buffers([data], writable=False)
+        pages, seen = Pages.from_buffers([data], writable=False), self._client.replaced
         outcome = self.put_from([key], pages, deadline)[0]
+        if outcome == _MASTER_LOST and self._client.renew(seen, deadline):
+            outcome = self.put_from([key], pages, deadline)[0]
         while outcome.reason is Reason.BEING_WRITTEN and not deadline.passed:
             time.sleep(_BEING_WRITTEN_S)
             again = self.put_from([key], pages, deadline)[0]

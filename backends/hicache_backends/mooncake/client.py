@@ -85,12 +85,21 @@ class Session:
             return
         self._store.close()
 
+    def end_idle(self) -> None:
+        """End it. Raises StorageUnavailable if a call is inside; `check_master` has been called."""
+        with self._ended:
+            if self._inside:
+                raise StorageUnavailable("a call stays inside one that was replaced before")
+            self._closed = True
+        self._store.close()
+
 
 class Client:
     """A process's client of one cluster. Made by `connect`; thread safe.
 
     Calls give one code a key, as Mooncake does: see `codes`. One that failed several times for a
-    peer is replaced by another client object, since such objects can go on failing.
+    peer is replaced by another client object, since such objects can go on failing; so is, by
+    `renew`, one that does not reach its master.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -140,6 +149,12 @@ class Client:
         """Whether the client says that it reaches its master."""
         with self._current().inside() as store:
             return bool(store.health_check() == 0)
+
+    def renew(self, seen: int, deadline: Deadline) -> bool:
+        """Whether another client object serves than the one whose call gave NO_MASTER when
+        `replaced` was `seen`. After a restart of the master each idle connection fails once."""
+        with self._lock:
+            return self.replaced != seen or self._replace(deadline, make_room=True)
 
     def register(self, address: int, size: int) -> bool:
         """Make memory known to the transport, so that it is read and written in place."""
@@ -228,27 +243,33 @@ class Client:
             return
         self._failures += 1
         if self._failures >= _FAILURES:
-            self._replace()
+            with self._lock:
+                if time.monotonic() - self._born_s >= _REPLACE_S:
+                    self._replace()
 
-    def _replace(self) -> None:
-        with self._lock:
-            old, age_s = self._session, time.monotonic() - self._born_s
-            if old is None or age_s < _REPLACE_S or len(self._retired) >= _MOST_RETIRED:
-                return
-            self._born_s, self._failures = time.monotonic(), 0
-            try:
-                check_master(self.cluster)
-                fresh = Session(self.cluster)
-            except StorageUnavailable as error:
-                _log.warning("the Mooncake client keeps failing and can't be replaced: %s", error)
-                return
-            with fresh.inside() as store:
-                for address, size in self._registered.items():
-                    store.register_buffer(address, size)
-            self._session = fresh
-            self._retired.append(old)
-            self.replaced += 1
-            _log.warning("transfers kept failing: the Mooncake client was replaced")
+    def _replace(self, deadline: Deadline | None = None, *, make_room: bool = False) -> bool:
+        """Whether it was done; the lock is held. `make_room`: if need be, end a retired one."""
+        old, full = self._session, len(self._retired) >= _MOST_RETIRED
+        if old is None or (full and not make_room):
+            return False
+        self._born_s, self._failures = time.monotonic(), 0
+        try:
+            check_master(self.cluster, deadline)
+            if full:
+                self._retired[0].end_idle()
+                del self._retired[0]
+            fresh = Session(self.cluster)
+        except StorageUnavailable as error:
+            _log.warning("the Mooncake client fails and can't be replaced: %s", error)
+            return False
+        with fresh.inside() as store:
+            for address, size in self._registered.items():
+                store.register_buffer(address, size)
+        self._session = fresh
+        self._retired.append(old)
+        self.replaced += 1
+        _log.warning("calls failed: the Mooncake client was replaced")
+        return True
 
     def _sort(self) -> None:
         spans = sorted((a, a + size) for a, size in self._registered.items())
@@ -287,16 +308,17 @@ def disconnect(client: Client) -> None:
         client.close()
 
 
-def check_master(cluster: Cluster) -> None:
+def check_master(cluster: Cluster, deadline: Deadline | None = None) -> None:
     """Raises MissingExtra, and StorageUnavailable where a set-up would fail or hang here: tried
     out in a process of its own."""
     _check_installed()
-    if not _answers(cluster):
+    if not _answers(cluster, _bounded(_CONNECT_S, deadline)):
         raise StorageUnavailable(f"no Mooncake master answers at {cluster.master}")
     guest = dataclasses.replace(cluster, segment_bytes=0)
     command = [sys.executable, str(_KNOCK), json.dumps(guest.setup())]
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=_KNOCK_S, check=False)  # noqa: S603 - our own script
+        timeout_s = _bounded(_KNOCK_S, deadline)
+        ended = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603 - our own script
     except subprocess.TimeoutExpired:
         raise StorageUnavailable(
             f"what listens at {cluster.master} does not answer as a Mooncake master"
@@ -315,9 +337,13 @@ def _check_installed() -> None:
         raise MissingExtra("the backend 'mooncake'", "mooncake") from error
 
 
-def _answers(cluster: Cluster) -> bool:
+def _bounded(most_s: float, deadline: Deadline | None) -> float:
+    return most_s if deadline is None else min(most_s, max(0.001, deadline.remaining_ms() / 1000))
+
+
+def _answers(cluster: Cluster, timeout_s: float) -> bool:
     try:
-        socket.create_connection(cluster.address, _CONNECT_S).close()
+        socket.create_connection(cluster.address, timeout_s).close()
     except OSError:
         return False
     return True
