@@ -9,16 +9,24 @@ SGLANG_VENV := .venv-sglang
 SGLANG_INSTALLED := $(SGLANG_VENV)/.installed
 SGLANG_SOURCES := .ci/sglang-env tests/sglang/requirements.txt tests/sglang/cpu/pyproject.toml
 SGLANG_RELEASES := build/sglang
+# Tests wait more than they compute: these run beside all others.
+BESIDE := tests/kvmanager tests/faults tests/threefs
 
-.PHONY: demo test test-sglang lint bench bench-sglang clean
+.PHONY: demo test test-beside test-others test-sglang lint bench bench-sglang clean
 
 demo: $(INSTALLED)
 	$(BIN)/hicache-storage demo
 
 test: lint
 	.ci/debian-packages redis-server fio libibverbs1 libnuma1 libcurl4 chromium
-	$(BIN)/pytest
+	$(MAKE) --jobs=2 --keep-going --output-sync=target test-beside test-others
 	$(MAKE) test-sglang
+
+test-beside: $(INSTALLED)
+	$(BIN)/pytest -o cache_dir=.pytest_cache/beside $(BESIDE)
+
+test-others: $(INSTALLED)
+	$(BIN)/pytest -o cache_dir=.pytest_cache/others $(BESIDE:%=--ignore=%)
 
 test-sglang: $(INSTALLED) $(SGLANG_INSTALLED)
 	HICACHE_TEST_SGLANG=1 $(SGLANG_VENV)/bin/pytest tests/sglang

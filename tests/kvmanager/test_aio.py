@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -61,7 +62,10 @@ def node() -> Node:
 
 @pytest.fixture
 async def registry(node: Node, server: Server) -> AsyncIterator[AsyncRegistry]:
-    async with await node.connect(server.url) as registry:
+    options = dataclasses.replace(
+        FAST, connect_timeout_ms=5000
+    )  # a hundred tasks may connect at once
+    async with await node.connect(server.url, options) as registry:
         yield registry
 
 

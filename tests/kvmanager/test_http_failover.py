@@ -113,11 +113,11 @@ def test_a_frozen_manager_costs_its_share_of_one_deadline(services: list[Service
         frozen = services[endpoint.addresses.index(endpoint.first)]
         frozen.signal(signal.SIGSTOP)
         began = time.monotonic()
-        assert store.registry.lookup(keys, [store.member.medium], soon(1000)).prefix == 3
-        assert 0.45 < time.monotonic() - began < 0.9
+        assert store.registry.lookup(keys, [store.member.medium], soon(2000)).prefix == 3
+        assert 0.95 < time.monotonic() - began < 1.9
         began = time.monotonic()
         assert store.lookup(keys).prefix == 3
-        assert time.monotonic() - began < 0.4, "the other one is asked first now"
+        assert time.monotonic() - began < 0.9, "the other one is asked first now"
         frozen.signal(signal.SIGCONT)
 
 
