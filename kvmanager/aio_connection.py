@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import redis
 import redis.asyncio.connection
@@ -32,8 +32,9 @@ class _Stream(asyncio.Protocol):
     """Bytes from the server, for the one request that waits for them: asyncio's own streams would
     cost a lookup as much as its reply does."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self.lost: OSError | None = None
+        self._transport = transport
         self._received = Replies(0)
         self._whole: asyncio.Future[bytes] | None = None
 
@@ -50,8 +51,10 @@ class _Stream(asyncio.Protocol):
         try:
             if self._received.take(data) and whole is not None and not whole.done():
                 whole.set_result(bytes(self._received.raw))
+                self._received = Replies(0)
         except ConnectionError as error:
             self.connection_lost(error)
+            self._transport.abort()  # whatever else comes
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not isinstance(exc, OSError):
@@ -81,8 +84,8 @@ class AsyncConnection:
         writer = made._writer
         if writer is None or writer.transport.is_closing():
             raise RegistryUnavailable("the connection was closed while it was made")
-        self._transport: asyncio.WriteTransport = writer.transport
-        self._stream = _Stream()
+        self._transport = cast(asyncio.Transport, writer.transport)  # streams read and write
+        self._stream = _Stream(self._transport)
         self._transport.set_protocol(self._stream)
         self._loop = asyncio.get_running_loop()
         self._may_wait = may_wait
@@ -207,8 +210,8 @@ class AsyncPool(AsyncChannelPool):
     def __init__(
         self, pool: Pool, connect_timeout_ms: float, keep: int = 8, *, stands_still: bool = False
     ) -> None:
-        """`stands_still`: the event loop does nothing else, up to 80 µs, while a lone request
-        waits for its reply."""
+        """`stands_still`: the event loop does nothing else while a lone request waits for its
+        reply, up to 80 µs."""
         super().__init__(connect_timeout_ms, keep)
         self._stands_still = stands_still
         self._pool = pool

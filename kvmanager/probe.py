@@ -51,7 +51,8 @@ class Routes:
     """The routes of one namespace, each with the numbers of buckets last seen, and whether they
     are worth taking.
 
-    `clock_ahead`: the server's clock against the monotonic one, in access stamps.
+    `clock_ahead`: the server's clock against the monotonic one, in access stamps; None: not known,
+    so that the script is asked.
     """
 
     def __init__(self, tag: bytes, touch_interval: int) -> None:
@@ -59,21 +60,23 @@ class Routes:
         self._tag = tag
         self.touch_interval = touch_interval
         self.patience = touch_interval + SKEW
-        self.clock_ahead = 0
+        self.clock_ahead: int | None = None
         self._touching = False  # the last script wrote access times: a probe would not suffice
         self._known: dict[tuple[int, tuple[bytes, ...]], Route] = {}
 
     def now(self) -> int:
         """As `Probe.now`."""
-        return (monotonic_units() + self.clock_ahead + SKEW) & 0xFFFFFFFF
+        return (monotonic_units() + (self.clock_ahead or 0) + SKEW) & 0xFFFFFFFF
 
     def may_suffice(self, media: Sequence[bytes]) -> bool:
         """Whether a probe is likely to."""
-        return 0 < len(media) <= MAX_PROBED_MEDIA and not self._touching
+        known = self.clock_ahead is not None and not self._touching
+        return known and 0 < len(media) <= MAX_PROBED_MEDIA
 
     def scripted(self, head: bytes) -> None:
         """The script answered; `head` is that of the first page's entry, b"" if it found none."""
-        self._touching = bool(head) and not is_fresh(head, self.now(), self.patience)
+        if self.clock_ahead is not None:
+            self._touching = bool(head) and not is_fresh(head, self.now(), self.patience)
 
     def probe(
         self, epoch: int, digests: Sequence[bytes], media: Sequence[bytes], *, why: bool
@@ -146,11 +149,6 @@ class Probe:
     def request(self) -> Probe:
         """As `Call.request`: itself."""
         return self
-
-    def tell_time(self, clock_ahead: int) -> None:
-        """As `Routes.clock_ahead`."""
-        self.routes.clock_ahead = clock_ahead
-        self.now = self.routes.now()
 
     def learn(self, tail: bytes) -> None:
         """The replies behind the HGETs."""

@@ -68,8 +68,8 @@ def exchange(fd: int, request: bytes, deadline: Deadline, replies: int = 1) -> b
 
 
 def try_exchange(fd: int, request: bytes, replies: int) -> tuple[int, bytes, bool]:
-    """The part of an exchange that needs no sleep: how many bytes of the request were sent, what
-    was received within 80 µs, and whether that is all. Raises as `exchange`."""
+    """The part of an exchange that needs no sleep, within 80 µs: how many bytes of the request
+    were sent, what was received, and whether that is all. Raises as `exchange`."""
     return _native.try_exchange(fd, request, replies) if HAVE_NATIVE else (0, b"", False)
 
 

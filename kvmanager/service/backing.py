@@ -9,7 +9,6 @@ import logging
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from kvmanager.flow import Flow, T, answer
-from kvmanager.probe import Probe
 from kvmanager.service.codec import Refusal
 from kvmanager.service.node import MAX_TIMEOUT_MS, PATIENCE_MS, Node
 from kvmanager.service.routes import Answer, Plan
@@ -53,8 +52,8 @@ class Backing:
 
     async def ask(self, plan: Plan, tag: bytes, timeout_ms: float) -> Answer:
         """As `run`, for a data route's plan."""
-        if isinstance(plan.call, Probe):
-            plan.call.tell_time(self._node(tag).clock_ahead)
+        if plan.routes is not None:
+            plan.routes.clock_ahead = self._node(tag).clock_ahead
         found = await self.run(_carried_out(plan), tag, timeout_ms)
         after = plan.after(found)
         if after is not None:

@@ -214,7 +214,7 @@ class BeatAsked(Asked):
         NumberOrNone, Field(description="Epoch whose clear was carried out; -1: not known")
     ] = -1
     ttl_ms: Milliseconds
-    hits: Annotated[Number, Field(description="Pages found that no lookup of the service saw")] = 0
+    hits: Annotated[Number, Field(description="Pages found that the service has not counted")] = 0
     begin: Annotated[
         Number | None, Field(description="Sequence from which all pages are announced anew")
     ] = None

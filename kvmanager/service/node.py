@@ -38,7 +38,8 @@ class Node:
         self._driver = Driver(pool, RegistryOptions(timeout_ms=MAX_TIMEOUT_MS))
         connections = AsyncPool(pool, connect_timeout_ms, keep=KEPT_CONNECTIONS, stands_still=True)
         self._io = AsyncDriver(self._driver, connections)
-        self.clock_ahead = 0  # a probe before the server says costs a round trip
+        self.clock_ahead: int | None = None
+        """The server's clock against the monotonic one, in access stamps."""
         self._told_of_policy = False
         self._complaint = ""
 

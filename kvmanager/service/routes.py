@@ -1,7 +1,7 @@
 """The data routes: which script each calls, how its reply becomes a document, who may ask.
 
-One route is one call of one script, built and read by `wire.Wire`, as in every process that talks
-to Redis itself.
+One route is one call of one script, or a probe in its place, built and read by `wire.Wire`, as in
+every process that talks to Redis itself.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A command for the server, what its reply says, and a command to send after it."""
+    """A command for the server, what its reply says, and a command to send after it. `routes`:
+    those that want to know the server's clock."""
 
     call: Call | Probe | bytes
     read: Callable[[Any], Answer]
     after: Callable[[Answer], bytes | None] = lambda _answer: None
+    routes: Routes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _lookup(namespace: Namespace, asked: d.LookupAsked) -> Plan:
         counted = wire.counted(reply)
         return {"locations": found.locations, "reasons": found.reasons, "counted": counted}
 
-    return Plan(call, read)
+    return Plan(call, read, routes=routes)
 
 
 def _claim(namespace: Namespace, asked: d.ClaimAsked) -> Plan:
@@ -187,7 +189,7 @@ def _wire(
     return Wire(namespace, Member(process, "", "", store, medium))
 
 
-@lru_cache(4096)
+@lru_cache(512)  # of up to 100 KiB each
 def _routes(tag: bytes, touch_interval: int) -> Routes:
     """What was learned of a namespace's pages; whatever of it is wrong costs a round trip."""
     return Routes(tag, touch_interval)

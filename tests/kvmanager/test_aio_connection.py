@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -122,3 +122,22 @@ async def test_what_comes_between_two_calls_is_noticed(stands_still: bool, unask
             usable = connection.clean
         with pytest.raises(ConnectionError):
             await connection.exchange(b"PING\r\n", soon())
+
+
+async def test_a_flood_that_nobody_asked_for_is_not_kept() -> None:
+    flood = bytes(1 << 20)
+
+    def serve(theirs: socket.socket) -> None:
+        with suppress(OSError):
+            for _ in range(64):
+                theirs.sendall(flood)
+
+    async with connected(False, serve) as connection:
+        usable, give_up = True, time.monotonic() + 5
+        while usable:
+            assert time.monotonic() < give_up
+            await asyncio.sleep(0.01)
+            usable = connection.clean
+        await asyncio.sleep(0.05)
+        assert connection._transport.is_closing()
+        assert len(connection._stream._received.raw) < 2 * len(flood)

@@ -3,10 +3,16 @@ find."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import time
 
 import msgpack
+import pytest
 
+from kvmanager.service.backing import Backing
+from kvmanager.service.documents import LookupAsked
+from kvmanager.service.routes import DATA_ROUTES, tag_of
 from tests.kvmanager.http_fixtures import cluster, server_binary, service
 from tests.kvmanager.http_service import Service
 from tests.kvmanager.members import NAMESPACE, Cluster, digests, soon
@@ -95,3 +101,36 @@ def test_a_miss_has_a_reason_where_one_is_wanted(service: Service, cluster: Clus
     for _ in range(3):
         answer = lookup(service, chain + absent, owner.member.medium, counts=True)
         assert answer["reasons"] == [None] * 3 + ["being_written"] * 2
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_a_service_that_learns_the_clock_late_probes_from_then_on(
+    server: Server, counts: bool
+) -> None:
+    namespace = dataclasses.replace(NAMESPACE, salt=os.urandom(8).hex())  # nobody asked about it
+    with Cluster(server.url) as direct:
+        owner = direct.store(namespace=namespace, start=False)
+        chain = digests(5)
+        owner.write(owner.chain(chain))
+        backing = Backing(server.url)
+        (route,) = [route for route in DATA_ROUTES if route.name == "lookup"]
+
+        async def counted(counts: bool) -> bool:
+            asked = LookupAsked(
+                namespace=namespace.encode(),
+                epoch=0,
+                digests=chain,
+                media=[owner.member.medium],
+                counts=counts,
+            )
+            answer = await backing.ask(route.plan(namespace, asked), tag_of(namespace), 2000)
+            assert all(answer["locations"])
+            return bool(answer["counted"])
+
+        assert [await counted(counts) for _ in range(3)] == [True] * 3
+        for node in backing._nodes.values():
+            await node.tend()
+        assert await counted(False)
+        await counted(True)
+        assert not await counted(True)
+        await backing.close()

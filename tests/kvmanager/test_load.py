@@ -256,10 +256,9 @@ def test_announcing_keeps_to_its_rate_and_lets_calls_in_between(
         began = time.monotonic()
         client.flushall()
     eventually(lambda: int(store.registry.stats()["announced"]) > 0)
-    slowest = 0.0
+    lookups = 0
     while int(store.registry.stats()["announced"]) < 10_000:
-        asked = time.monotonic()
         store.registry.lookup(digests(24), [store.member.medium], Deadline.after_ms(1000))
-        slowest = max(slowest, time.monotonic() - asked)
+        lookups += 1
     assert 0.35 < time.monotonic() - began < 4  # half a second by its rate
-    assert slowest < 0.5, "a call waits for what is announced"
+    assert lookups > 20, "calls wait for what is announced"

@@ -20,6 +20,7 @@ enum {
     MAX_SIZE_DIGITS = 10,
     AWAKE_NS = 80000,     /* most replies come within this; to sleep and be woken takes as long */
     CROWDED_EXCHANGES = 32,
+    HOPELESS_TRIES = 16,
 };
 
 static int wait_for(int fd, short events, int64_t deadline_ns)
@@ -92,15 +93,19 @@ static bool yielded(void)
  * awake would only keep them from the work that is waited for. */
 static atomic_uint crowded;
 
-static bool is_crowded(void)
+/* The same of tries, because replies take longer than it is worth to stay awake. */
+static atomic_uint hopeless;
+
+static bool is_one_of(atomic_uint *counted)
 {
-    unsigned left = atomic_load_explicit(&crowded, memory_order_relaxed);
+    unsigned left = atomic_load_explicit(counted, memory_order_relaxed);
     if (left)
-        atomic_store_explicit(&crowded, left - 1, memory_order_relaxed);
+        atomic_store_explicit(counted, left - 1, memory_order_relaxed);
     return left > 0;
 }
 
-/* Until `*awake_ns` the thread does not sleep, unless others want its processor. */
+/* Until `*awake_ns` the thread does not sleep, unless others want its processor; afterwards it
+ * sleeps until `deadline_ns`, or where that is 0 gives up. */
 static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t *awake_ns,
                         int64_t deadline_ns)
 {
@@ -120,7 +125,7 @@ static int receive_some(int fd, struct reply *reply, size_t capacity, int64_t *a
                 }
                 continue;
             }
-            int status = wait_for(fd, POLLIN, deadline_ns);
+            int status = deadline_ns ? wait_for(fd, POLLIN, deadline_ns) : ETIMEDOUT;
             if (status)
                 return status;
         } else if (errno != EINTR) {
@@ -163,17 +168,20 @@ static int make_room(struct reply *reply, size_t *capacity, size_t wanted)
     return 0;
 }
 
-/* Until `deadline_ns`, and until `awake_ns` without going to sleep. */
+/* As `receive_some`, so many whole replies. */
 static int receive(int fd, size_t replies, int64_t awake_ns, int64_t deadline_ns,
                    struct reply *reply)
 {
     size_t capacity = 0, end = 0;
+    int64_t trying_ns = awake_ns;
     for (;;) {
         int64_t wanted = skip_whole(reply, &end, &replies);
         if (wanted < 0 || (!replies && end != reply->size))
             return EPROTO;
         if (!replies)
             return 0;
+        if (!deadline_ns && reply->size && now_ns() >= trying_ns)
+            return ETIMEDOUT;
         int status = make_room(reply, &capacity, wanted ? end + (size_t)wanted : 0);
         if (status == 0)
             status = receive_some(fd, reply, capacity, &awake_ns, deadline_ns);
@@ -187,7 +195,7 @@ int exchange(int fd, const char *request, size_t request_size, size_t replies,
 {
     *reply = (struct reply){NULL, 0};
     int status = send_all(fd, request, request_size, deadline_ns);
-    int64_t awake_ns = is_crowded() ? 0 : now_ns() + AWAKE_NS;
+    int64_t awake_ns = is_one_of(&crowded) ? 0 : now_ns() + AWAKE_NS;
     if (awake_ns > deadline_ns)
         awake_ns = deadline_ns;
     return status ? status : receive(fd, replies, awake_ns, deadline_ns, reply);
@@ -203,7 +211,11 @@ int try_exchange(int fd, const char *request, size_t request_size, size_t replie
     *sent = n < 0 ? 0 : (size_t)n;
     if (*sent < request_size)
         return ETIMEDOUT;
-    return receive(fd, replies, is_crowded() ? 0 : now_ns() + AWAKE_NS, 0, reply);
+    bool rests = is_one_of(&crowded) | is_one_of(&hopeless);
+    int status = receive(fd, replies, rests ? 0 : now_ns() + AWAKE_NS, 0, reply);
+    if (status == ETIMEDOUT && !rests)
+        atomic_store_explicit(&hopeless, HOPELESS_TRIES, memory_order_relaxed);
+    return status;
 }
 
 int skip_replies(const struct reply *reply, size_t *end, size_t *left)
