@@ -7,91 +7,30 @@ during its end, and a fork leaves a child that hangs. Calls in between give up t
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.errors import MissingExtra, StorageClosed, StorageUnavailable
+from hicache_backends.errors import StorageClosed, StorageUnavailable
 from hicache_backends.mooncake.codes import LATE, TRANSFER_FAILED
 from hicache_backends.mooncake.options import LIMITS, Cluster
+from hicache_backends.mooncake.reach import check_master
+from hicache_backends.mooncake.session import Session
 from hicache_backends.pages import Pages
 
 MAX_PIECES = 1024
 """Of one call. Mooncake fails or hangs beyond about 2,048 transfers to one peer."""
-_CONNECT_S = 2.0
-_KNOCK_S = 5.0
 _FAILURES = 3
 _REPLACE_S = 30.0
 _MOST_RETIRED = 4
-_KNOCK = Path(__file__).with_name("knock.py")
 
 _log = logging.getLogger(__name__)
-_kept: list[Any] = []
-"""Clients that cannot be ended: a call is inside, or their master is gone. Never destroyed."""
-
-
-class Session:
-    """One set-up client object of Mooncake's, and the calls inside it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        """Raises StorageUnavailable; `check_master` has been called."""
-        from mooncake.store import MooncakeDistributedStore
-
-        self._store = MooncakeDistributedStore()
-        result = self._store.setup(*cluster.setup())
-        if result:
-            raise StorageUnavailable(f"Mooncake's setup failed with {result} for {cluster.master}")
-        self._inside = 0
-        self._closed = False
-        self._ended = threading.Condition()
-
-    @contextmanager
-    def inside(self) -> Iterator[Any]:
-        """Mooncake's object, which is not ended meanwhile. Raises StorageClosed."""
-        with self._ended:
-            if self._closed:
-                raise StorageClosed("the Mooncake client is closed")
-            self._inside += 1
-        try:
-            yield self._store
-        finally:
-            with self._ended:
-                self._inside -= 1
-                self._ended.notify_all()
-
-    def close(self, cluster: Cluster, timeout_s: float) -> None:
-        """End it, unless a call stays inside, or the master is silent: that would freeze Python."""
-        with self._ended:
-            self._closed = True
-            idle = self._ended.wait_for(lambda: not self._inside, timeout_s)
-        try:
-            if not idle:
-                raise StorageUnavailable("a call is inside")
-            check_master(cluster)
-        except StorageUnavailable:
-            _kept.append(self._store)
-            return
-        self._store.close()
-
-    def end_idle(self) -> None:
-        """End it. Raises StorageUnavailable if a call is inside; `check_master` has been called."""
-        with self._ended:
-            if self._inside:
-                raise StorageUnavailable("a call stays inside one that was replaced before")
-            self._closed = True
-        self._store.close()
 
 
 class Client:
@@ -99,7 +38,8 @@ class Client:
 
     Calls give one code a key, as Mooncake does: see `codes`. One that failed several times for a
     peer is replaced by another client object, since such objects can go on failing; so is, by
-    `renew`, one that does not reach its master.
+    `renew`, one that does not reach its master. The first object gives the cluster this process's
+    memory until the client is closed, replaced or not; those after it give none.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -112,8 +52,9 @@ class Client:
         self._registered: dict[int, int] = {}
         self._ranges = np.empty((0, 2), np.uint64)
         self._failures = 0
-        self._born_s = time.monotonic()
-        self._lock = threading.Lock()
+        self._tried_s = time.monotonic()
+        self._lock = threading.Lock()  # never held while the master is waited for
+        self._replacing = threading.Lock()  # taken before the other
 
     def get_into(self, keys: Sequence[str], pages: Pages, deadline: Deadline) -> list[int]:
         """Bytes read into each page, or a code."""
@@ -153,8 +94,12 @@ class Client:
     def renew(self, seen: int, deadline: Deadline) -> bool:
         """Whether another client object serves than the one whose call gave NO_MASTER when
         `replaced` was `seen`. After a restart of the master each idle connection fails once."""
-        with self._lock:
+        if not self._replacing.acquire(timeout=deadline.remaining_ms() / 1000):
+            return self.replaced != seen
+        try:
             return self.replaced != seen or self._replace(deadline, make_room=True)
+        finally:
+            self._replacing.release()
 
     def register(self, address: int, size: int) -> bool:
         """Make memory known to the transport, so that it is read and written in place."""
@@ -193,7 +138,8 @@ class Client:
             for session in sessions:
                 session.close(self.cluster, timeout_s)
         else:
-            _kept.extend(sessions)  # in a fork they may be neither used nor ended
+            for session in sessions:
+                session.leave()  # in a fork they may be neither used nor ended
 
     def _move(self, name: str, keys: Sequence[str], pages: Pages, deadline: Deadline) -> list[int]:
         """A call of Mooncake's that moves pages, a bounded number of pieces at a time."""
@@ -242,33 +188,60 @@ class Client:
             self._failures = 0
             return
         self._failures += 1
-        if self._failures >= _FAILURES:
-            with self._lock:
-                if time.monotonic() - self._born_s >= _REPLACE_S:
-                    self._replace()
+        if self._failures < _FAILURES or time.monotonic() - self._tried_s < _REPLACE_S:
+            return
+        if self._replacing.acquire(blocking=False):  # else it is being replaced
+            try:
+                self._tried_s, self._failures = time.monotonic(), 0
+                self._replace()
+            finally:
+                self._replacing.release()
 
     def _replace(self, deadline: Deadline | None = None, *, make_room: bool = False) -> bool:
-        """Whether it was done; the lock is held. `make_room`: if need be, end a retired one."""
-        old, full = self._session, len(self._retired) >= _MOST_RETIRED
-        if old is None or (full and not make_room):
+        """Whether it was done; `_replacing` is held. `make_room`: if need be, end a retired one."""
+        full = len(self._ending()) >= _MOST_RETIRED
+        if self._session is None or (full and not make_room):
             return False
-        self._born_s, self._failures = time.monotonic(), 0
         try:
             check_master(self.cluster, deadline)
             if full:
-                self._retired[0].end_idle()
-                del self._retired[0]
-            fresh = Session(self.cluster)
+                self._end_one()
+            fresh = Session(dataclasses.replace(self.cluster, segment_bytes=0))
         except StorageUnavailable as error:
             _log.warning("the Mooncake client fails and can't be replaced: %s", error)
             return False
-        with fresh.inside() as store:
-            for address, size in self._registered.items():
-                store.register_buffer(address, size)
-        self._session = fresh
-        self._retired.append(old)
-        self.replaced += 1
+        if not self._adopt(fresh):
+            fresh.close(self.cluster, 0)
+            return False
         _log.warning("calls failed: the Mooncake client was replaced")
+        return True
+
+    def _ending(self) -> list[Session]:
+        """Retired ones that may be ended: the one that gives memory goes on to give it."""
+        return [session for session in self._retired if not session.gives_memory]
+
+    def _end_one(self) -> None:
+        """Raises StorageUnavailable if a call is inside each one; `check_master` has been called.
+        It holds the GIL meanwhile."""
+        with self._lock:
+            idle = next((session for session in self._ending() if session.shut()), None)
+            if idle is None:
+                raise StorageUnavailable("a call stays inside each one that was replaced before")
+            self._retired.remove(idle)
+        idle.end()
+
+    def _adopt(self, fresh: Session) -> bool:
+        """Whether it serves from now on: the client may have been closed meanwhile."""
+        with self._lock:
+            if self._session is None:
+                return False
+            with fresh.inside() as store:
+                for address, size in self._registered.items():
+                    store.register_buffer(address, size)
+            self._retired.append(self._session)
+            self._session = fresh
+            self._tried_s, self._failures = time.monotonic(), 0
+            self.replaced += 1
         return True
 
     def _sort(self) -> None:
@@ -306,44 +279,3 @@ def disconnect(client: Client) -> None:
             return
         _clients.pop(client.cluster, None)
         client.close()
-
-
-def check_master(cluster: Cluster, deadline: Deadline | None = None) -> None:
-    """Raises MissingExtra, and StorageUnavailable where a set-up would fail or hang here: tried
-    out in a process of its own."""
-    _check_installed()
-    if not _answers(cluster, _bounded(_CONNECT_S, deadline)):
-        raise StorageUnavailable(f"no Mooncake master answers at {cluster.master}")
-    guest = dataclasses.replace(cluster, segment_bytes=0)
-    command = [sys.executable, str(_KNOCK), json.dumps(guest.setup())]
-    try:
-        timeout_s = _bounded(_KNOCK_S, deadline)
-        ended = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603 - our own script
-    except subprocess.TimeoutExpired:
-        raise StorageUnavailable(
-            f"what listens at {cluster.master} does not answer as a Mooncake master"
-        ) from None
-    if ended.returncode:
-        raise StorageUnavailable(
-            f"the Mooncake master at {cluster.master} takes no client: "
-            f"{ended.stderr.decode(errors='replace')[-300:]}"
-        )
-
-
-def _check_installed() -> None:
-    try:
-        import mooncake.store  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingExtra("the backend 'mooncake'", "mooncake") from error
-
-
-def _bounded(most_s: float, deadline: Deadline | None) -> float:
-    return most_s if deadline is None else min(most_s, max(0.001, deadline.remaining_ms() / 1000))
-
-
-def _answers(cluster: Cluster, timeout_s: float) -> bool:
-    try:
-        socket.create_connection(cluster.address, timeout_s).close()
-    except OSError:
-        return False
-    return True

@@ -16,6 +16,7 @@ import pytest
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageClosed
 from hicache_backends.mooncake import client as client_module
+from hicache_backends.mooncake import reach
 from hicache_backends.mooncake.client import Client, connect, disconnect
 from hicache_backends.mooncake.codes import MISSING, TRANSFER_FAILED
 from hicache_backends.mooncake.options import LIMITS, find_cluster
@@ -117,7 +118,7 @@ def test_the_end_waits_for_calls_and_later_ones_are_refused(own_cluster: Mooncak
 def test_the_end_of_a_client_whose_master_is_frozen_freezes_nobody(
     own_cluster: MooncakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_KNOCK_S", 2.0)
+    monkeypatch.setattr(reach, "_KNOCK_S", 2.0)
     client = connect(find_cluster({"master": own_cluster.address}))
     assert own_cluster.master is not None
     freeze(own_cluster.master)

@@ -15,7 +15,7 @@ import pytest
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import StorageHung, StorageUnavailable
-from hicache_backends.mooncake import client as client_module
+from hicache_backends.mooncake import reach
 from hicache_backends.mooncake.backend import MooncakeOptions, open_mooncake
 from hicache_backends.objects.storage import ObjectStorage
 from hicache_backends.outcomes import Outcome, Reason
@@ -200,7 +200,7 @@ def test_a_key_whose_writer_died_is_not_called_stored_before_it_can_be_read(
 def test_a_wrong_address_is_refused_in_seconds_and_freezes_nobody(
     network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool
 ) -> None:
-    monkeypatch.setattr(client_module, "_KNOCK_S", 2.0)
+    monkeypatch.setattr(reach, "_KNOCK_S", 2.0)
     cluster = MooncakeCluster(tmp_path, port=50061, http_port=9013)
     if frozen:
         cluster.start_master()
