@@ -237,11 +237,14 @@ class AsyncPool(AsyncChannelPool):
         try:
             await asyncio.wait_for(_greet(made, endpoint), limit_s)
         except BaseException as error:
-            await made.disconnect(nowait=True)
+            with contextlib.suppress(Exception):  # a transport that is gone cannot be closed
+                await made.disconnect(nowait=True)
             if isinstance(error, asyncio.TimeoutError):
                 raise RegistryUnavailable(f"{endpoint.shown}: no connection in time") from None
             if isinstance(error, (redis.RedisError, OSError)):
                 raise endpoint.translated(error) from None
+            if isinstance(error, Exception):  # redis-py's and uvloop's, of what is no Redis
+                raise RegistryUnavailable(f"{endpoint.shown}: no Redis: {error!r:.200}") from error
             raise
         return made
 

@@ -33,6 +33,10 @@ class EpochMoved(StaleEpoch):
         self.epoch = epoch
 
 
+class Garbled(RegistryRefused):
+    """No reply that the registry's scripts give."""
+
+
 class Forgotten(RegistryUnavailable):
     """The registry does not know this namespace: it was flushed, or is another one."""
 
@@ -163,7 +167,7 @@ def read_beat(reply: Reply) -> Beat:
             _optional(raw.get(b"ttl_ms")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise RegistryRefused(f"a heartbeat's reply is malformed: {error}") from error
+        raise Garbled(f"a heartbeat's reply is malformed: {error}") from error
 
 
 def _optional(value: int | None) -> int | None:
@@ -187,14 +191,14 @@ def _body(reply: Reply) -> bytes:
     if reply[:1] == b"K":
         return reply[1:]
     if reply == b"L":
-        raise Forgotten("the registry has forgotten this namespace; joining it again")
+        raise Forgotten("the registry does not know this namespace, until a process joins it")
     if reply[:1] == b"S" and reply[1:].isdigit() and len(reply) <= _MAX_NUMBER:
         raise EpochMoved(int(reply[1:]))
     raise _garbled(reply)
 
 
-def _garbled(reply: Reply) -> RegistryRefused:
-    return RegistryRefused(f"a reply is malformed: {reply!r:.60}")
+def _garbled(reply: Reply) -> Garbled:
+    return Garbled(f"a reply is malformed: {reply!r:.60}")
 
 
 def _each(words: Sequence[_Word], results: bytes, expected: int) -> list[_Word]:

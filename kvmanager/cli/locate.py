@@ -43,6 +43,8 @@ def locate(
 ) -> None:
     """Show which servers would find how many of a prompt's first pages; 1 if none would."""
     pages = hashes_of(hashes, file)
+    if model is None and not namespace:
+        raise ConfigError("say where to look: --model NAME, or --namespace ID")
     asked = {"hashes": pages, "model": model, "namespaces": namespace or None}
     asked |= {"tenant": tenant, "pools": pool or None}
     with asking(endpoint, token_file) as service:

@@ -71,7 +71,10 @@ def look_or_none(record: NamespaceRecord) -> Flow[Look | None]:
 def clock() -> Flow[float]:
     """Seconds of Redis TIME, with milliseconds."""
     reply = yield from answer(Call.of("clock", (), ()))
-    return int(read_done(reply)) / 1000
+    try:
+        return int(read_done(reply)) / 1000
+    except ValueError as error:
+        raise RegistryRefused(f"the server's clock is malformed: {error}") from None
 
 
 def count_claims(record: NamespaceRecord) -> Flow[ClaimCount]:

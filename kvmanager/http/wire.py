@@ -246,7 +246,7 @@ def _answer(reply: Any) -> dict[str, Any]:
     if error == "stale_epoch":
         raise EpochMoved(_number(reply, "epoch"))
     if error == "forgotten":
-        raise Forgotten("the registry has forgotten this namespace; joining it again")
+        raise Forgotten("the registry does not know this namespace, until a process joins it")
     if error is not None:
         raise _malformed(reply)
     return reply

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from hicache_backends.deadline import Deadline
 from hicache_backends.errors import RegistryError, RegistryRefused, RegistryUnavailable
 from kvmanager.flow import Flow, T, answer
+from kvmanager.replies import Garbled
 from kvmanager.service.codec import Refusal
 from kvmanager.service.node import MAX_TIMEOUT_MS, PATIENCE_MS, Node
 from kvmanager.service.routes import Answer, Plan
@@ -17,6 +19,7 @@ from kvmanager.shards import Shards, finder
 _KEYLESS = (b"SCRIPT", b"INFO", b"CLUSTER")
 RETRY_S = 0.5
 """Masters that are down are looked for this often."""
+SAME_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ class Backing:
         self._shards: Shards | None = None
         self._nodes: dict[str, Node] = {}
         self._complaint = ""
+        self._said, self._said_s = "", 0.0
         if self._finder.known:
             self._use(self._finder.known)
 
@@ -118,10 +122,22 @@ class Backing:
         """Look for the masters while one is down, and use them again when they answer; runs until
         it is cancelled."""
         while True:
-            if self.impaired:
-                await self.open()
-            await asyncio.gather(*(node.tend() for node in self._nodes.values()))
+            try:
+                if self.impaired:
+                    await self.open()
+                await asyncio.gather(*(node.tend() for node in self._nodes.values()))
+            except Exception as error:  # nobody else would ever use that Redis again
+                if self.complain(f"{type(error).__name__}: {error}"):
+                    _log.exception("watching Redis went wrong")
             await asyncio.sleep(RETRY_S)
+
+    def complain(self, complaint: str) -> bool:
+        """Whether that is to be logged: once a minute as long as it is the same."""
+        now_s = time.monotonic()
+        new = complaint != self._said or now_s > self._said_s + SAME_S
+        if new:
+            self._said, self._said_s = complaint, now_s
+        return new
 
     async def close(self) -> None:
         """Close the idle connections."""
@@ -167,5 +183,7 @@ def _carried_out(plan: Plan) -> Flow[Answer]:
         reply = yield from answer(plan.call)
     try:
         return plan.read(reply)
+    except Garbled:
+        raise
     except RegistryRefused as refused:
         raise Refusal(409, "refused", str(refused)) from None

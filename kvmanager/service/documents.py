@@ -39,6 +39,8 @@ from kvmanager.service.fields import (
 from kvmanager.service.figures_fields import CounterName, GaugeFields
 
 MAX_MEDIA = 1024
+MAX_KNOWN_BYTES = 1024
+"""Longer encodings are read anew each time: who asks about namespaces fills no memory."""
 
 
 class Document(BaseModel):
@@ -82,6 +84,8 @@ class Asked(Document):
         """Raises ValueError for what is no namespace."""
         if isinstance(self.namespace, NamespaceFields):
             return self.namespace.namespace()
+        if len(self.namespace) > MAX_KNOWN_BYTES:
+            return _decode(self.namespace)
         return _decoded(self.namespace)
 
 
@@ -301,6 +305,10 @@ class Problem(Document):
 
 @lru_cache(4096)
 def _decoded(encoding: bytes) -> Namespace:
+    return _decode(encoding)
+
+
+def _decode(encoding: bytes) -> Namespace:
     try:
         found = Namespace.decode(encoding)
         fields = {f: getattr(found, f) for f in NamespaceFields.model_fields}

@@ -8,6 +8,7 @@ catches up, a short step at a time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ MAX_LISTENERS = 256
 """Of one service. Those with the same tenants have no more than what they leave free: alone half
 of them, and the next ones half of that."""
 POLL_S = 0.1
+FAULT_S = 10.0
+
+_log = logging.getLogger(__name__)
 
 
 class Ear(Protocol):
@@ -58,6 +62,10 @@ class Feed:
                 heard = await self.run(listen(self.tag, asked), self.tag)
             except RegistryError:
                 await asyncio.sleep(RETRY_S)
+                continue
+            except Exception:  # of what is no Redis; listeners wait for this one alone
+                _log.exception("following a namespace's events went wrong")
+                await asyncio.sleep(FAULT_S)
                 continue
             more = asked == self.position and self._take(heard)
             if not more:

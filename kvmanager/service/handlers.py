@@ -76,7 +76,8 @@ class DataHandler:
         except RegistryUnavailable as error:
             raise Refusal(503, "unavailable", str(error)) from None
         except RegistryRefused as error:
-            _log.warning("Redis refuses: %s", error)
+            if self._backing.complain(str(error)):
+                _log.warning("Redis refuses: %s", error)
             raise Refusal(502, "refused", str(error)) from None
 
 

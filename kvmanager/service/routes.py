@@ -178,7 +178,6 @@ def tag_of(namespace: Namespace) -> bytes:
     return _wire(namespace).tag
 
 
-@lru_cache(4096)
 def _wire(
     namespace: Namespace,
     *,
@@ -186,6 +185,14 @@ def _wire(
     store: bytes = NOBODY,
     medium: bytes = NOBODY,
 ) -> Wire:
+    ns = namespace
+    texts = (ns.model, ns.revision, ns.kv_dtype, ns.layout, ns.pool, ns.tenant, ns.salt)
+    known = sum(map(len, texts)) <= d.MAX_KNOWN_BYTES
+    return (_known_wire if known else _known_wire.__wrapped__)(ns, process, store, medium)
+
+
+@lru_cache(4096)
+def _known_wire(namespace: Namespace, process: bytes, store: bytes, medium: bytes) -> Wire:
     return Wire(namespace, Member(process, "", "", store, medium))
 
 

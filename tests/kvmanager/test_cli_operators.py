@@ -118,7 +118,7 @@ def test_locate_reads_hashes_of_a_file_and_finds_nothing_with_status_1(
     assert (said.status, said.document["servers"]) == (1, [])
     one_line(ask("locate", "--namespace", ID), 2, "page hashes")
     one_line(ask("locate", "x", "--file", "/no/such", "--namespace", ID), 2, "--file /no/such")
-    one_line(ask("locate", "x"), 2, "namespaces or a model")
+    one_line(ask("locate", "x"), 2, "say where to look")
 
 
 def test_lists_tell_who_there_is_and_where_pages_lie(ask: Ask, process: Process) -> None:
