@@ -19,7 +19,7 @@ from kvmanager.shards import Shards, finder
 _KEYLESS = (b"SCRIPT", b"INFO", b"CLUSTER")
 RETRY_S = 0.5
 """Masters that are down are looked for this often."""
-SAME_S = 60.0
+_SAME_S, _OTHER_S = 60.0, 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Backing:
         self._shards: Shards | None = None
         self._nodes: dict[str, Node] = {}
         self._complaint = ""
-        self._said, self._said_s = "", 0.0
+        self._said, self._said_s = "", float("-inf")
         if self._finder.known:
             self._use(self._finder.known)
 
@@ -132,12 +132,14 @@ class Backing:
             await asyncio.sleep(RETRY_S)
 
     def complain(self, complaint: str) -> bool:
-        """Whether that is to be logged: once a minute as long as it is the same."""
+        """Whether that is to be logged: once a minute as long as it is the same, and no more than
+        one a second, since each may be a little different."""
         now_s = time.monotonic()
-        new = complaint != self._said or now_s > self._said_s + SAME_S
-        if new:
+        rest_s = _SAME_S if complaint == self._said else _OTHER_S
+        due = now_s > self._said_s + rest_s
+        if due:
             self._said, self._said_s = complaint, now_s
-        return new
+        return due
 
     async def close(self) -> None:
         """Close the idle connections."""

@@ -18,13 +18,12 @@ from hicache_backends.errors import RegistryError
 from kvmanager.control.events import Event, Heard, listen
 from kvmanager.service.codec import Refusal
 from kvmanager.service.event_messages import of_event
-from kvmanager.service.walks import RETRY_S, Run, Walks
+from kvmanager.service.walks import FAULT_S, RETRY_S, Run, Walks
 
 MAX_LISTENERS = 256
 """Of one service. Those with the same tenants have no more than what they leave free: alone half
 of them, and the next ones half of that."""
 POLL_S = 0.1
-FAULT_S = 10.0
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ fast as the slowest of its listeners, within reason.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -22,12 +23,16 @@ from kvmanager.service.event_messages import of_heading, of_pages
 
 RETRY_S = 1.0
 """While Redis does not answer, or does not know the namespace."""
+FAULT_S = 10.0
+"""After what nobody thought of."""
 MAX_AHEAD_BYTES = 2 << 20
 """That wait for a listener; then the walk waits."""
 PATIENCE_S = 10.0
 """Who has not taken half of that by then is left behind."""
 MAX_PART_BYTES = 64 << 10
 """Sent at once; one step's pages more at most."""
+
+_log = logging.getLogger(__name__)
 
 
 class Run(Protocol):
@@ -124,6 +129,9 @@ class Walks:
                 failure = None
             except Forgotten:
                 pass
+            except Exception:  # of what is no Redis; who boarded meanwhile waits for this task
+                _log.exception("a walk of a namespace's pages went wrong")
+                await asyncio.sleep(FAULT_S)
             finally:
                 for seat in _there(seats):
                     seat.end(failure)

@@ -22,6 +22,7 @@ from kvmanager.service.app import make_app
 from kvmanager.service.backing import Backing
 from kvmanager.service.feeds import Feed
 from kvmanager.service.routes import DATA_ROUTES
+from kvmanager.service.walks import Walks
 from tests.kvmanager.members import NAMESPACE
 from tests.kvmanager.servers import Server
 
@@ -143,6 +144,21 @@ async def test_a_fault_of_what_is_heard_does_not_end_a_feed(
     await until(lambda: asked > 3)
     assert not following.done()
     following.cancel()
+
+
+async def test_a_fault_of_a_walk_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvmanager.service.walks.FAULT_S", 0.01)
+
+    async def run(flow: Flow[T], tag: bytes) -> T:
+        await asyncio.sleep(0.01)
+        raise ValueError("what nobody thought of")
+
+    walks, stirred = Walks(run, TAG, asyncio.Lock()), asyncio.Event()
+    first = walks.board(stirred)
+    await asyncio.sleep(0)
+    second = walks.board(stirred)  # while the first one's walk is under way
+    await until(lambda: first.ended and second.ended)
+    walks.close()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ struct reply {
 int exchange(int fd, const char *request, size_t request_size, size_t replies,
              int64_t deadline_ns, struct reply *reply);
 
-/* The part of an exchange that is done without going to sleep, within 80 µs. Returns ETIMEDOUT where more is to
- * come: then `sent` bytes of the request are on their way, and `reply` has what came. */
+/* The part of an exchange that is done without going to sleep, within 80 µs. Returns ETIMEDOUT
+ * where more is to come: then `sent` bytes of the request are on their way, and `reply` has what
+ * came. */
 int try_exchange(int fd, const char *request, size_t request_size, size_t replies,
                  struct reply *reply, size_t *sent);
 

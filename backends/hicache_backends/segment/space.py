@@ -54,7 +54,8 @@ class Space:
             if not evicted and not kept:
                 break
         self._drop_dead(pools)
-        self._state.wipe_free(turned_out, deadline)  # on another root, or more than were needed
+        # on another root, or more than were needed
+        self._state.wipe_free([*{*turned_out}.difference(*pools)], deadline)
         return _dealt(homes, pools), len(digests)
 
     def _gulp(self) -> int:

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hicache_backends.deadline import Deadline
 from hicache_backends.identity import Namespace
 from hicache_backends.io.engine import Engine
@@ -128,11 +130,16 @@ class StoreState:
 
     def wipe_free(self, slots: Sequence[int], deadline: Deadline) -> None:
         """Clear the records of those of these slots that nobody has taken."""
-        wanted = {*slots}
+        if not slots:
+            return
+        left: list[int] = []
         with self.lock:
-            left = [slot for volume in self.volumes for slot in volume.free if slot in wanted]
-            for volume in self.volumes if left else ():
-                volume.free = array("i", (slot for slot in volume.free if slot not in wanted))
+            for volume in self.volumes:
+                free = np.array(volume.free, np.int32)  # there may be millions
+                found = np.isin(free, slots)
+                if found.any():
+                    volume.free = array("i", free[~found].tobytes())
+                    left += free[found].tolist()
         if left:
             try:
                 self.wipe(left, deadline)

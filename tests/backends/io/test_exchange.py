@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hicache_backends.deadline import Deadline
-from hicache_backends.native_calls import exchange
+from hicache_backends.native_calls import exchange, try_exchange
 from tests.backends.io.batches import soon
 
 Pair = tuple[socket.socket, socket.socket]
@@ -148,6 +149,35 @@ def test_the_deadline_ends_a_send_that_nobody_reads(pair: Pair) -> None:
 def test_what_is_no_socket_is_a_broken_connection(fd: int) -> None:
     with pytest.raises(ConnectionError):
         exchange(fd, b"x", soon())
+
+
+def test_a_try_takes_a_reply_that_is_there(pair: Pair) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"+OK\r\n$-1\r\n")
+    assert try_exchange(ours.fileno(), b"PING\r\n", 2) == (6, b"+OK\r\n$-1\r\n", True)
+    assert theirs.recv(100) == b"PING\r\n"
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_try_ends_soon_whatever_comes(drips: bool) -> None:
+    def drip(theirs: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            theirs.sendall(b"$60000000\r\n")
+            while drips:
+                theirs.sendall(b"x" * 4096)
+
+    took = []
+    for _ in range(10):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            server = answer(theirs, drip)
+            began = time.monotonic()
+            sent, _, whole = try_exchange(ours.fileno(), b"PING\r\n", 1)
+            took.append(time.monotonic() - began)
+            assert (sent, whole) == (6, False)
+            ours.close()
+            server.join()
+    assert min(took) < 0.02, "80 µs, and what other load adds"
 
 
 def test_other_threads_run_while_a_reply_is_awaited(pair: Pair) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hicache_backends.mooncake.client import connect, disconnect
+from hicache_backends.mooncake.client import Client, connect, disconnect
 from hicache_backends.mooncake.options import find_cluster
 from tests.backends.mooncake.cluster import MooncakeCluster
 from tests.backends.mooncake.real import mooncake_network
@@ -27,3 +27,11 @@ def cluster(network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield cluster
     disconnect(client)
     cluster.stop()
+
+
+@pytest.fixture
+def client(own_cluster: MooncakeCluster) -> Iterator[Client]:
+    """The process's client of the cluster that a test module has of its own."""
+    client = connect(find_cluster({"master": own_cluster.address}))
+    yield client
+    disconnect(client)

@@ -35,13 +35,6 @@ def own_cluster(network: None, tmp_path: Path) -> Iterator[MooncakeCluster]:
     cluster.stop()
 
 
-@pytest.fixture
-def client(own_cluster: MooncakeCluster) -> Iterator[Client]:
-    client = connect(find_cluster({"master": own_cluster.address}))
-    yield client
-    disconnect(client)
-
-
 def soon() -> Deadline:
     return Deadline.after_ms(10_000)
 

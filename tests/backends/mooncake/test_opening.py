@@ -16,9 +16,8 @@ import pytest
 
 from hicache_backends.errors import StorageUnavailable
 from hicache_backends.mooncake.backend import MooncakeOptions, open_mooncake
-from hicache_backends.mooncake.client import Client, connect, disconnect
+from hicache_backends.mooncake.client import Client
 from hicache_backends.mooncake.codes import NOT_READY
-from hicache_backends.mooncake.options import find_cluster
 from hicache_backends.objects import storage as storage_module
 from hicache_backends.testing.canaries import NAMESPACE, digests_of, get, put
 from tests.backends.mooncake.cluster import MooncakeCluster, freeze
@@ -36,13 +35,6 @@ def own_cluster(
     cluster.start_holder(64 << 20)
     yield cluster
     cluster.stop()
-
-
-@pytest.fixture
-def client(own_cluster: MooncakeCluster) -> Iterator[Client]:
-    client = connect(find_cluster({"master": own_cluster.address}))
-    yield client
-    disconnect(client)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from hicache_backends.deadline import Deadline
 from hicache_backends.nvme import NvmeOptions, open_nvme
 from hicache_backends.segment import filing
 from hicache_backends.segment.segment import Segment
+from hicache_backends.segment.state import StoreState
 from hicache_backends.storage import PageStorage
 from hicache_backends.testing.canaries import NAMESPACE, PAGE_BYTES, digests_of, put
 
@@ -50,12 +51,15 @@ def storage(tmp_path: Path) -> Iterator[PageStorage]:
 
 
 def test_a_put_at_the_limit_takes_the_slots_of_what_goes_and_wipes_nothing(
-    storage: PageStorage, wiped: list[int]
+    storage: PageStorage, wiped: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looked_for: list[int] = []
+    monkeypatch.setattr(StoreState, "wipe_free", lambda _, slots, __: looked_for.extend(slots))
     for n in range(8):
         assert all(put(storage, digests_of(*(f"{n} {i}" for i in range(PAGES // 2)))))
     assert storage.stats()["pages"] == PAGES
     assert wiped == []
+    assert looked_for == [], "among all free slots, of which there may be millions"
 
 
 def test_what_goes_beyond_what_a_put_takes_is_wiped_in_one_call_a_segment(
